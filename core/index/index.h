@@ -1,0 +1,136 @@
+// The prefix index: of these chained block hashes, how far does each target hold the chain?
+//
+// One index serves one pool. It is fed by worker events and snapshots only; what is in
+// flight and what was only predicted live in core/fleet. See docs/index.md for the design.
+//
+// Slots. A slot is one generation of one target's cache contents. A registration in a new
+// epoch, a Cleared and a snapshot swap each open a fresh slot and close the old one, so that
+// each is O(1): a closed slot is masked at once and its blocks are swept in the background.
+//
+// Chains. Every query is a chain: hashes[i] names the whole prefix of i + 1 routing blocks, so
+// a set of hashes needs no parent pointers.
+#ifndef WARMPATH_CORE_INDEX_INDEX_H_
+#define WARMPATH_CORE_INDEX_INDEX_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "core/base/ids.h"
+
+namespace warmpath {
+
+// Dense small integer, reused only after every reader that could see the old use is gone.
+using Slot = std::uint32_t;
+inline constexpr Slot kNoSlot = ~Slot{0};
+
+// How far one slot holds a chain, in routing blocks.
+struct SlotMatch {
+  Slot slot = kNoSlot;
+  // Leading run in the GPU tier: what scoring counts as h (SEMANTICS "Tiers").
+  std::uint32_t gpu_depth = 0;
+  // Largest d such that every block below d is held in some tier. usable >= gpu_depth.
+  std::uint32_t usable_depth = 0;
+  // Of the blocks below usable_depth: how many have this tier as their fastest.
+  std::array<std::uint32_t, kTierCount> by_tier{};
+
+  friend bool operator==(const SlotMatch&, const SlotMatch&) = default;
+};
+
+// Reused between calls, so that a match allocates nothing once warm.
+struct MatchResult {
+  // One entry for each open slot with usable_depth > 0, in no particular order.
+  std::vector<SlotMatch> slots;
+};
+
+struct ApplyResult {
+  std::uint32_t stored = 0;           // newly held
+  std::uint32_t already_stored = 0;   // held before: counted, no error
+  std::uint32_t removed = 0;
+  std::uint32_t removed_missing = 0;  // was not held: counted, no error
+  std::uint32_t refused = 0;          // not stored: the index is at its memory bound
+
+  friend bool operator==(const ApplyResult&, const ApplyResult&) = default;
+};
+
+// Count and xor of all hashes held by one (slot, tier): the audit numbers of Heartbeat.
+struct HoldingsDigest {
+  std::uint64_t count = 0;
+  std::uint64_t xor_of_hashes = 0;
+
+  friend bool operator==(const HoldingsDigest&, const HoldingsDigest&) = default;
+};
+
+struct IndexStats {
+  std::uint64_t blocks = 0;          // distinct chain hashes in the table
+  std::uint64_t pairs = 0;           // (block, slot, tier) triples held by open slots
+  std::uint64_t sets = 0;            // distinct worker sets (0 where the implementation has none)
+  std::uint64_t bytes = 0;           // memory by the index's own account
+  std::uint64_t bound_bytes = 0;     // configured hard bound; 0 = none
+  std::uint64_t refused_stores = 0;  // since start
+  std::uint64_t open_slots = 0;
+  std::uint64_t closed_slots_unswept = 0;
+};
+
+// Thread-safe. Readers (Match, Holds, VerifiedDepth) never wait for writers. For one slot, calls
+// of Apply must come from one thread at a time (one worker stream owns its targets' slots);
+// different slots may be written at once.
+class Index {
+ public:
+  virtual ~Index() = default;
+
+  // A fresh, empty slot. RESOURCE_EXHAUSTED when all slot numbers are in use.
+  virtual absl::StatusOr<Slot> OpenSlot() = 0;
+
+  // Masks the slot at once: no later Match or Holds reports it. Its blocks are reclaimed by
+  // Maintain(). Idempotent for a slot that is not open.
+  virtual void CloseSlot(Slot slot) = 0;
+
+  // Removes, then stores. A hash appears at most once in each span. REQUIRES: slot is open.
+  virtual ApplyResult Apply(Slot slot, Tier tier, std::span<const ChainHash> removed,
+                            std::span<const ChainHash> stored) = 0;
+
+  // Depth of every open slot along the chain. May over-credit a slot that lost the middle of a
+  // chain and kept its tail: verify the winner with VerifiedGpuDepth before it is reserved.
+  virtual void Match(std::span<const ChainHash> chain, MatchResult* result) const = 0;
+
+  // Exact: the length of the run chain[from], chain[from + 1], ... that the slot holds in the GPU
+  // tier, looking at no block at or past `limit`. Returns a position in [from, limit].
+  virtual std::size_t VerifiedGpuDepth(Slot slot, std::span<const ChainHash> chain,
+                                       std::size_t from, std::size_t limit) const = 0;
+
+  virtual bool Holds(Slot slot, Tier tier, ChainHash hash) const = 0;
+
+  virtual HoldingsDigest Digest(Slot slot, Tier tier) const = 0;
+
+  // Calls `visit` for each hash the (slot, tier) holds, in no particular order. For DumpIndex and
+  // tests: slow, and only exact while nobody writes this slot.
+  virtual void ForEach(Slot slot, Tier tier,
+                       absl::FunctionRef<void(ChainHash)> visit) const = 0;
+
+  virtual IndexStats Stats() const = 0;
+
+  // Background work (sweep of closed slots, reclamation), at most about `budget_blocks` blocks of
+  // it. Returns true while more is left. Call it from one thread, about every 10 ms while it
+  // returns true and every 100 ms otherwise.
+  virtual bool Maintain(std::size_t budget_blocks) = 0;
+};
+
+struct IndexOptions {
+  std::uint64_t bound_bytes = 0;  // hard memory bound; 0 = none
+};
+
+// The index that the router runs.
+std::unique_ptr<Index> CreateIndex(const IndexOptions& options);
+
+// The slow plain model that tests compare against (core/index/reference_index.h).
+std::unique_ptr<Index> CreateReferenceIndex(const IndexOptions& options);
+
+}  // namespace warmpath
+
+#endif  // WARMPATH_CORE_INDEX_INDEX_H_

@@ -1,0 +1,34 @@
+# Options that every target shares: sanitizers, warnings, compiler cache.
+
+option(WARMPATH_BUILD_TESTS "Build unit tests, benchmarks and the stand-in engine" ON)
+set(WARMPATH_SANITIZE "" CACHE STRING "Sanitizer: empty, 'address,undefined' or 'thread'")
+set_property(CACHE WARMPATH_SANITIZE PROPERTY STRINGS "" "address,undefined" "thread")
+option(WARMPATH_FUZZ "Build the libFuzzer targets (needs Clang)" OFF)
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+
+find_program(WARMPATH_CCACHE ccache)
+if(WARMPATH_CCACHE)
+  set(CMAKE_C_COMPILER_LAUNCHER ${WARMPATH_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${WARMPATH_CCACHE})
+endif()
+
+# At directory scope and before any add_subdirectory, so that generated protobuf
+# code is instrumented like ours.
+if(WARMPATH_SANITIZE)
+  add_compile_options(-fsanitize=${WARMPATH_SANITIZE} -fno-omit-frame-pointer -g1)
+  add_link_options(-fsanitize=${WARMPATH_SANITIZE})
+  if(WARMPATH_SANITIZE MATCHES "undefined")
+    add_compile_options(-fno-sanitize-recover=undefined)
+  endif()
+endif()
+
+# Warnings are errors in our own code only; generated headers are SYSTEM.
+add_library(warmpath_warnings INTERFACE)
+target_compile_options(warmpath_warnings INTERFACE
+  -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wimplicit-fallthrough -Werror)
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  target_compile_options(warmpath_warnings INTERFACE -Wthread-safety)
+endif()

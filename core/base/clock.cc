@@ -10,7 +10,8 @@ namespace {
 class RealClock final : public Clock {
  public:
   absl::Time Now() const override {
-    return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
+    return absl::UnixEpoch() +
+           absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
   }
   absl::Time WallNow() const override { return absl::Now(); }
 };

@@ -63,12 +63,13 @@ absl::StatusOr<LogLevel> ParseLogLevel(std::string_view name) {
 void Log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields) {
   Logger& logger = GlobalLogger();
   if (level < logger.min_level.load(std::memory_order_relaxed)) return;
-  std::string line = absl::StrCat(
-      absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone()), " ",
-      ToAbsl(LevelName(level)), " ", absl::Utf8SafeCEscape(ToAbsl(message)));
+  std::string line =
+      absl::StrCat(absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone()), " ",
+                   ToAbsl(LevelName(level)), " ", absl::Utf8SafeCEscape(ToAbsl(message)));
   for (const LogField& field : fields) {
     if (NeedsQuotes(field.value)) {
-      absl::StrAppend(&line, " ", ToAbsl(field.key), "=\"", absl::Utf8SafeCEscape(field.value), "\"");
+      absl::StrAppend(&line, " ", ToAbsl(field.key), "=\"", absl::Utf8SafeCEscape(field.value),
+                      "\"");
     } else {
       absl::StrAppend(&line, " ", ToAbsl(field.key), "=", field.value);
     }

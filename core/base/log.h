@@ -57,7 +57,8 @@ void SetLogSink(LogSink sink);
 // per interval. One object per call site, e.g. a member. Thread-safe.
 class LogEvery {
  public:
-  explicit LogEvery(absl::Duration interval) : interval_nanos_(absl::ToInt64Nanoseconds(interval)) {}
+  explicit LogEvery(absl::Duration interval)
+      : interval_nanos_(absl::ToInt64Nanoseconds(interval)) {}
   // If true, *suppressed is the number of calls that were answered false since.
   bool Due(std::uint64_t* suppressed = nullptr);
 

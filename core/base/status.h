@@ -21,10 +21,10 @@ inline absl::Status Annotate(const absl::Status& status, std::string_view contex
 
 }  // namespace warmpath
 
-#define WARMPATH_RETURN_IF_ERROR(expr)                    \
-  do {                                                    \
-    ::absl::Status warmpath_status_ = (expr);             \
-    if (!warmpath_status_.ok()) return warmpath_status_;  \
+#define WARMPATH_RETURN_IF_ERROR(expr)                   \
+  do {                                                   \
+    ::absl::Status warmpath_status_ = (expr);            \
+    if (!warmpath_status_.ok()) return warmpath_status_; \
   } while (false)
 
 #define WARMPATH_CONCAT_INNER_(a, b) a##b

@@ -19,7 +19,8 @@ inline constexpr std::uint64_t kHashSeed = 1337;
 
 // Seed of local hashes: 1337 without LoRA and salt, else derived from both. An absent name and an
 // empty one are different domains.
-std::uint64_t DomainSeed(std::optional<std::string_view> lora, std::optional<std::string_view> salt);
+std::uint64_t DomainSeed(std::optional<std::string_view> lora,
+                         std::optional<std::string_view> salt);
 
 // One multimodal item of a prompt: `id` is the engine's content identifier; it covers tokens
 // [start, start + length).

@@ -49,8 +49,8 @@ struct MatchResult {
 };
 
 struct ApplyResult {
-  std::uint32_t stored = 0;           // newly held
-  std::uint32_t already_stored = 0;   // held before: counted, no error
+  std::uint32_t stored = 0;          // newly held
+  std::uint32_t already_stored = 0;  // held before: counted, no error
   std::uint32_t removed = 0;
   std::uint32_t removed_missing = 0;  // was not held: counted, no error
   std::uint32_t refused = 0;          // not stored: the index is at its memory bound
@@ -110,8 +110,7 @@ class Index {
 
   // Calls `visit` for each hash the (slot, tier) holds, in no particular order. For DumpIndex and
   // tests: slow, and only exact while nobody writes this slot.
-  virtual void ForEach(Slot slot, Tier tier,
-                       absl::FunctionRef<void(ChainHash)> visit) const = 0;
+  virtual void ForEach(Slot slot, Tier tier, absl::FunctionRef<void(ChainHash)> visit) const = 0;
 
   virtual IndexStats Stats() const = 0;
 

@@ -27,8 +27,9 @@ MATCHER(IsOk, "is OK") {
 MATCHER_P2(StatusIs, code, message_matcher, "has the status code and a matching message") {
   const absl::Status& status = GetStatus(arg);
   *result_listener << status.ToString();
-  return status.code() == code && ::testing::ExplainMatchResult(
-                                      message_matcher, std::string(status.message()), result_listener);
+  return status.code() == code &&
+         ::testing::ExplainMatchResult(message_matcher, std::string(status.message()),
+                                       result_listener);
 }
 
 MATCHER_P(StatusIs, code, "has the status code") {

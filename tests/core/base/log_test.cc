@@ -56,8 +56,8 @@ TEST_F(LogTest, LogEveryCountsWhatItSuppressed) {
 
 TEST(ParseLogLevelTest, NamesTheChoices) {
   EXPECT_EQ(*ParseLogLevel("warn"), LogLevel::kWarn);
-  EXPECT_THAT(ParseLogLevel("loud"),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("debug, info, warn or error")));
+  EXPECT_THAT(ParseLogLevel("loud"), StatusIs(absl::StatusCode::kInvalidArgument,
+                                              HasSubstr("debug, info, warn or error")));
 }
 
 }  // namespace

@@ -1,0 +1,146 @@
+// The load ledger of one pool: what is in flight where, in requests and tokens, what the engines
+// last said, and what finished requests taught about the pool. POLICY's symbols in brackets.
+//
+// A reservation counts from the pick on in the load and the overlay of exactly one target and is
+// closed exactly once, with a cause. opened - closed = open at every instant.
+//
+// Not thread-safe: guarded by Pool::mu().
+#ifndef WARMPATH_CORE_FLEET_LOAD_LEDGER_H_
+#define WARMPATH_CORE_FLEET_LOAD_LEDGER_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "core/base/ids.h"
+#include "core/fleet/worker.h"
+
+namespace warmpath {
+
+// Dense number of a target inside its pool; reused after the target was removed.
+using TargetId = std::uint32_t;
+inline constexpr TargetId kNoTarget = ~TargetId{0};
+
+enum class CloseCause : std::uint8_t {
+  kFinished,
+  kFailed,
+  kStreamEnded,  // the holder's stream ended and nobody re-adopted in time
+  kSuperseded,   // a second pick with the same request id
+  kTargetLost,
+  kNewEpoch,
+  kLeaseExpired,
+  kReconciled,  // two engine reports of an empty engine
+};
+inline constexpr std::size_t kCloseCauseCount = 8;
+std::string_view CloseCauseName(CloseCause cause);
+
+struct Reservation {
+  ReservationId id = 0;
+  TargetId target = kNoTarget;
+  std::uint64_t prompt_tokens = 0;    // L
+  std::uint64_t cached_tokens = 0;    // h at the pick
+  double prefill_s = 0;               // P at the pick
+  std::uint64_t expected_output = 0;  // tokens
+  std::vector<ChainHash> chain;
+  std::string request_id;
+  std::uint64_t holder = 0;  // 0: lease
+  absl::Time picked_at;
+  absl::Time lease_until = absl::InfiniteFuture();
+  absl::Duration lease;
+  bool first_token_seen = false;
+};
+
+// What the score needs to know of one target's load, now.
+struct TargetLoad {
+  double wait_s = 0;               // W: what is left of pend_w, external load included
+  std::uint32_t inflight = 0;      // D: open reservations + external
+  std::uint32_t own_inflight = 0;  // open reservations only
+  std::uint32_t external = 0;
+  std::uint64_t kv_tokens = 0;  // X
+};
+
+// Averages over the pool's finished requests.
+struct PoolAverages {
+  double output_tokens = 256;  // o
+  double residence_s = 10;     // R
+  double rho = 0;              // 30 s EWMA of the share of targets with pend_w not empty
+  std::uint64_t finished = 0;  // below 20 the three above are the cold-start values
+};
+
+class LoadLedger {
+ public:
+  struct Options {
+    std::uint32_t block_size = 0;  // B, tokens
+    std::uint32_t max_reservations = 1u << 20;
+    absl::Duration default_lease = absl::Milliseconds(120'000);
+    absl::Duration max_lease = absl::Milliseconds(3'600'000);
+    // How long a closed reservation's chain stays in the overlay of a target with events.
+    absl::Duration overlay_linger = absl::Milliseconds(500);
+    absl::Duration readopt_window = absl::Seconds(5);
+  };
+  static std::unique_ptr<LoadLedger> Create(const Options& options);
+  virtual ~LoadLedger() = default;
+
+  // Targets are added by the fleet. `has_events` decides between linger and PREDICTED;
+  // `predicted_bound_blocks` bounds the target's PREDICTED store.
+  virtual void AddTarget(TargetId target, bool has_events,
+                         std::uint64_t predicted_bound_blocks) = 0;
+  // Closes everything open there with the cause and forgets overlay and PREDICTED knowledge.
+  virtual void ClearTarget(TargetId target, CloseCause cause, absl::Time now) = 0;
+  virtual void RemoveTarget(TargetId target, absl::Time now) = 0;
+
+  // Opens a reservation and returns its id; a second one with the same request_id closes the first
+  // (superseded). 0 when max_reservations are open.
+  virtual ReservationId Open(Reservation reservation, absl::Time now) = 0;
+  virtual const Reservation* Find(ReservationId id) const = 0;
+  // Starts the decode phase: pend_w loses the request and is re-anchored.
+  virtual void FirstToken(ReservationId id, absl::Time now) = 0;
+  virtual void RenewLease(ReservationId id, absl::Time now) = 0;
+  // served_by: in one step to another target.
+  virtual void Move(ReservationId id, TargetId to, absl::Time now) = 0;
+  // Exactly once. FINISHED teaches o and R (output_tokens may be unknown). Returns what was closed.
+  virtual std::optional<Reservation> Close(ReservationId id, CloseCause cause, absl::Time now,
+                                           std::optional<std::uint64_t> output_tokens) = 0;
+
+  virtual void ReleaseHolder(std::uint64_t holder, std::string_view client_instance,
+                             absl::Time now) = 0;
+  virtual std::uint32_t AdoptHolder(std::string_view client_instance, std::uint64_t new_holder,
+                                    absl::Time now) = 0;
+
+  // An engine's own report; see SEMANTICS "Reservation" for what it may and may not do.
+  virtual void OnEngineLoad(TargetId target, const EngineLoad& load, double mean_prefill_s,
+                            absl::Time now) = 0;
+
+  virtual TargetLoad Load(TargetId target, absl::Time now) const = 0;
+  virtual PoolAverages Averages() const = 0;
+
+  // Leases, lingering overlay entries, re-adoption windows, rho.
+  virtual void Tick(absl::Time now) = 0;
+
+  // --- Knowledge that picks wrote: IN_FLIGHT and PREDICTED.
+  // Depth in blocks to which `target` is known to (be about to) hold the chain by either source.
+  // Fills depth[target] for every target with a depth > 0; entries beyond are left alone.
+  // `depth` is indexed by TargetId and sized by the caller.
+  virtual void KnownDepths(std::span<const ChainHash> chain,
+                           std::span<std::uint32_t> depth) const = 0;
+  // Outcomes heal: the target turned out to hold these first blocks.
+  virtual void LearnPredicted(TargetId target, std::span<const ChainHash> chain) = 0;
+  virtual std::uint64_t InFlightBlocks() const = 0;
+  virtual std::uint64_t PredictedBlocks(TargetId target) const = 0;
+  virtual void ForEachInFlight(TargetId target, std::vector<ChainHash>* out) const = 0;
+  virtual void ForEachPredicted(TargetId target, std::vector<ChainHash>* out) const = 0;
+
+  virtual std::uint64_t opened() const = 0;
+  virtual std::uint64_t open() const = 0;
+  virtual std::array<std::uint64_t, kCloseCauseCount> closed() const = 0;
+};
+
+}  // namespace warmpath
+
+#endif  // WARMPATH_CORE_FLEET_LOAD_LEDGER_H_

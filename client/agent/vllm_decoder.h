@@ -1,0 +1,31 @@
+// KV-event payloads of vLLM and SGLang (the msgpack frame of a ZeroMQ message) -> EngineBatch.
+#ifndef WARMPATH_CLIENT_AGENT_VLLM_DECODER_H_
+#define WARMPATH_CLIENT_AGENT_VLLM_DECODER_H_
+
+#include <cstddef>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "client/agent/engine_event.h"
+
+namespace warmpath {
+
+// Bounds on one payload. A payload above them is refused whole; an event above them is skipped.
+struct DecodeLimits {
+  std::size_t max_payload_bytes = 64 << 20;
+  std::size_t max_events = 1 << 16;
+  std::size_t max_string_bytes = 1 << 16;
+};
+
+// Accepts every era: a batch as array or map; each event as positional array or tagged map, in
+// any mixture; keys in any order; unknown keys and extra slots ignored. An event that can not be
+// read is left out and counted in EngineBatch::skipped; the others stand.
+//
+// INVALID_ARGUMENT when the payload is no batch at all: then nothing of it is known.
+// Stateless and thread-safe.
+absl::StatusOr<EngineBatch> DecodeKvEvents(std::string_view payload,
+                                           const DecodeLimits& limits = {});
+
+}  // namespace warmpath
+
+#endif  // WARMPATH_CLIENT_AGENT_VLLM_DECODER_H_

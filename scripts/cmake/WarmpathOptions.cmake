@@ -25,6 +25,16 @@ if(WARMPATH_SANITIZE)
   endif()
 endif()
 
+# Without an abseil that ThreadSanitizer sees inside, every absl::Mutex is invisible to it and
+# all results are wrong. DT_RPATH (not RUNPATH) makes gRPC's libraries find it as well.
+if(WARMPATH_SANITIZE STREQUAL "thread")
+  set(WARMPATH_TSAN_LIBRARIES ${PROJECT_SOURCE_DIR}/build/tsan-deps/lib)
+  if(NOT EXISTS ${WARMPATH_TSAN_LIBRARIES}/libabsl_synchronization.so)
+    message(FATAL_ERROR "The tsan preset needs an instrumented abseil: run scripts/tsan_deps (one minute, once)")
+  endif()
+  add_link_options(LINKER:--disable-new-dtags LINKER:-rpath,${WARMPATH_TSAN_LIBRARIES})
+endif()
+
 # Warnings are errors in our own code only; generated headers are SYSTEM.
 add_library(warmpath_warnings INTERFACE)
 target_compile_options(warmpath_warnings INTERFACE

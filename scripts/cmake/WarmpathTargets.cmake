@@ -3,6 +3,20 @@
 #   warmpath_library(NAME warmpath_core_index SOURCES a.cc b.cc DEPS x y)
 #   warmpath_program(NAME warmpath-router SOURCES main.cc DEPS x)   installed into bin
 #   warmpath_test(NAME index_test LABELS unit index SOURCES a_test.cc DEPS x)
+#
+# Label `unit` puts a test into the target unit_tests, which scripts/test also builds and runs
+# under AddressSanitizer. Label `tsan` puts it into tsan_tests, run under ThreadSanitizer; tests
+# below tests/core have it by themselves. Label `wire` marks tests over real gRPC connections:
+# under ThreadSanitizer they get one retry, because gRPC's own hand-overs are not instrumented.
+
+add_custom_target(unit_tests)
+add_custom_target(tsan_tests)
+
+# What a sanitizer run needs in its environment, whoever starts it.
+set(WARMPATH_TEST_ENVIRONMENT
+  "ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1"
+  "UBSAN_OPTIONS=print_stacktrace=1"
+  "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/scripts/tsan.supp:second_deadlock_stack=1")
 
 function(warmpath_library)
   cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
@@ -39,5 +53,17 @@ function(warmpath_test)
   # One ctest entry per binary: a process start per case would dominate the run.
   # GoogleTest names the failing case in the output.
   add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME})
-  set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  string(FIND "${CMAKE_CURRENT_SOURCE_DIR}/" "${PROJECT_SOURCE_DIR}/tests/core/" in_core)
+  if(in_core EQUAL 0)
+    list(APPEND ARG_LABELS tsan)
+  endif()
+  list(REMOVE_DUPLICATES ARG_LABELS)
+  if("unit" IN_LIST ARG_LABELS)
+    add_dependencies(unit_tests ${ARG_NAME})
+  endif()
+  if("tsan" IN_LIST ARG_LABELS)
+    add_dependencies(tsan_tests ${ARG_NAME})
+  endif()
+  set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
+    ENVIRONMENT "${WARMPATH_TEST_ENVIRONMENT}")
 endfunction()

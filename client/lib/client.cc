@@ -37,7 +37,8 @@ v1::PickRequest ToProto(const PickArgs& args) {
   request.set_request_id(std::string(args.request_id));
   request.set_policy(std::string(args.policy));
   request.set_expected_output_tokens(args.expected_output_tokens);
-  request.set_reservation_lease_ms(static_cast<std::uint32_t>(absl::ToInt64Milliseconds(args.lease)));
+  request.set_reservation_lease_ms(
+      static_cast<std::uint32_t>(absl::ToInt64Milliseconds(args.lease)));
   request.set_max_wait_ms(static_cast<std::uint32_t>(absl::ToInt64Milliseconds(args.max_wait)));
   return request;
 }

@@ -24,10 +24,10 @@
 namespace warmpath::client {
 
 struct ClientOptions {
-  std::string address;                             // "host:port" of the router's gRPC port
-  absl::Duration deadline = absl::Seconds(2);      // of each call, retries included
-  int max_attempts = 3;                            // for UNAVAILABLE before the deadline
-  std::string root_ca_pem;                         // empty: plaintext
+  std::string address;                         // "host:port" of the router's gRPC port
+  absl::Duration deadline = absl::Seconds(2);  // of each call, retries included
+  int max_attempts = 3;                        // for UNAVAILABLE before the deadline
+  std::string root_ca_pem;                     // empty: plaintext
 };
 
 // Borrowed members must live until Pick returns. Exactly one kind of prompt is used: the first of
@@ -55,7 +55,7 @@ struct PickArgs {
 struct PickedEndpoint {
   std::string worker_id;
   std::uint32_t rank = 0;
-  std::string address;  // "ip:port"
+  std::string address;                                       // "ip:port"
   std::vector<std::pair<std::string, std::string>> headers;  // to add to the request
 };
 

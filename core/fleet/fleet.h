@@ -117,6 +117,11 @@ class Fleet {
   // NOT_FOUND naming the model and the known ones.
   virtual absl::StatusOr<ModelRef> Resolve(std::string_view model) const = 0;
 
+  // Every pool, in the order of their numbers. A pool is never removed.
+  virtual std::vector<std::shared_ptr<Pool>> Pools() const = 0;
+  // Null when there is no such pool. O(1): each outcome asks.
+  virtual std::shared_ptr<Pool> PoolByNumber(std::uint32_t number) const = 0;
+
   virtual std::vector<WorkerView> ListWorkers(std::string_view pool) const = 0;
   virtual std::vector<PoolView> ListPools(std::string_view pool) const = 0;
 

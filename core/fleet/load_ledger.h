@@ -38,7 +38,12 @@ enum class CloseCause : std::uint8_t {
   kReconciled,  // two engine reports of an empty engine
 };
 inline constexpr std::size_t kCloseCauseCount = 8;
-std::string_view CloseCauseName(CloseCause cause);
+std::string_view CloseCauseName(CloseCause cause);  // "finished", ...
+
+// The pool whose ledger gave out the id.
+constexpr std::uint32_t PoolNumberOf(ReservationId id) {
+  return static_cast<std::uint32_t>(id >> 48);
+}
 
 struct Reservation {
   ReservationId id = 0;
@@ -46,6 +51,7 @@ struct Reservation {
   std::uint64_t prompt_tokens = 0;    // L
   std::uint64_t cached_tokens = 0;    // h at the pick
   double prefill_s = 0;               // P at the pick
+  double wait_s = 0;                  // W at the pick
   std::uint64_t expected_output = 0;  // tokens
   std::vector<ChainHash> chain;
   std::string request_id;
@@ -70,13 +76,30 @@ struct PoolAverages {
   double output_tokens = 256;  // o
   double residence_s = 10;     // R
   double rho = 0;              // 30 s EWMA of the share of targets with pend_w not empty
-  std::uint64_t finished = 0;  // below 20 the three above are the cold-start values
+  std::uint64_t finished = 0;  // below kWarmAfter the three above are the cold-start values
+  double prefill_s = 0;        // mean P of picks; what one external request is charged in W
+
+  static constexpr std::uint64_t kWarmAfter = 20;
+  bool cold() const { return finished < kWarmAfter; }
+};
+
+// How long a prefill took, as the ledger saw it: from the target's last first token, or from when
+// it had nothing to do, to this request's first token.
+struct PrefillSpan {
+  double seconds = 0;
+  // P, as estimated at the picks, of this request and of others whose first tokens came in the same
+  // engine step.
+  double expected_s = 0;
 };
 
 class LoadLedger {
  public:
   struct Options {
-    std::uint32_t block_size = 0;  // B, tokens
+    std::uint32_t block_size = 0;   // B, tokens
+    std::uint32_t pool_number = 0;  // upper 16 bits of each reservation id
+    // Where generations of ids begin: random, so that an outcome for a reservation of an earlier
+    // router process names none of this one.
+    std::uint64_t id_seed = 0;
     std::uint32_t max_reservations = 1u << 20;
     absl::Duration default_lease = absl::Milliseconds(120'000);
     absl::Duration max_lease = absl::Milliseconds(3'600'000);
@@ -96,11 +119,13 @@ class LoadLedger {
   virtual void RemoveTarget(TargetId target, absl::Time now) = 0;
 
   // Opens a reservation and returns its id; a second one with the same request_id closes the first
-  // (superseded). 0 when max_reservations are open.
+  // (superseded). 0 when max_reservations are open. REQUIRES: the target was added.
   virtual ReservationId Open(Reservation reservation, absl::Time now) = 0;
   virtual const Reservation* Find(ReservationId id) const = 0;
-  // Starts the decode phase: pend_w loses the request and is re-anchored.
-  virtual void FirstToken(ReservationId id, absl::Time now) = 0;
+  // Starts the decode phase: pend_w loses the request and is re-anchored. Returns what the target's
+  // speed can be learned from, if anything: nothing for a request that was overtaken, and nothing
+  // yet for one of several in one engine step.
+  virtual std::optional<PrefillSpan> FirstToken(ReservationId id, absl::Time now) = 0;
   virtual void RenewLease(ReservationId id, absl::Time now) = 0;
   // served_by: in one step to another target.
   virtual void Move(ReservationId id, TargetId to, absl::Time now) = 0;
@@ -108,20 +133,23 @@ class LoadLedger {
   virtual std::optional<Reservation> Close(ReservationId id, CloseCause cause, absl::Time now,
                                            std::optional<std::uint64_t> output_tokens) = 0;
 
+  // A stream ended. With an instance its reservations wait for AdoptHolder, else (or when the
+  // window has passed) they are closed. Call it after the holder's last pick has returned; a second
+  // call is harmless.
   virtual void ReleaseHolder(std::uint64_t holder, std::string_view client_instance,
                              absl::Time now) = 0;
   virtual std::uint32_t AdoptHolder(std::string_view client_instance, std::uint64_t new_holder,
                                     absl::Time now) = 0;
 
   // An engine's own report; see SEMANTICS "Reservation" for what it may and may not do.
-  virtual void OnEngineLoad(TargetId target, const EngineLoad& load, double mean_prefill_s,
-                            absl::Time now) = 0;
+  virtual void OnEngineLoad(TargetId target, const EngineLoad& load, absl::Time now) = 0;
 
   virtual TargetLoad Load(TargetId target, absl::Time now) const = 0;
   virtual PoolAverages Averages() const = 0;
 
-  // Leases, lingering overlay entries, re-adoption windows, rho.
-  virtual void Tick(absl::Time now) = 0;
+  // Leases, lingering overlay entries, re-adoption windows, rho. Does a bounded amount of work and
+  // returns true while more is due, so that a caller can let picks in between.
+  virtual bool Tick(absl::Time now) = 0;
 
   // --- Knowledge that picks wrote: IN_FLIGHT and PREDICTED.
   // Depth in blocks to which `target` is known to (be about to) hold the chain by either source.
@@ -131,6 +159,8 @@ class LoadLedger {
                            std::span<std::uint32_t> depth) const = 0;
   // Outcomes heal: the target turned out to hold these first blocks.
   virtual void LearnPredicted(TargetId target, std::span<const ChainHash> chain) = 0;
+  // What was learned proved wrong.
+  virtual void ForgetPredicted(TargetId target) = 0;
   virtual std::uint64_t InFlightBlocks() const = 0;
   virtual std::uint64_t PredictedBlocks(TargetId target) const = 0;
   virtual void ForEachInFlight(TargetId target, std::vector<ChainHash>* out) const = 0;

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,17 +23,11 @@
 #include "core/base/random.h"
 #include "core/fleet/fleet.h"
 #include "core/fleet/load_ledger.h"
+#include "core/fleet/prefill_rate.h"
 #include "core/fleet/worker.h"
 #include "core/index/index.h"
 
 namespace warmpath {
-
-// Learned speed of one target's prefill; POLICY "Unknown and cold".
-struct LearnedRate {
-  double tokens_per_s = 0;   // 0: nothing learned yet
-  double ctx_half = 30'000;  // tokens of context at which prefill takes twice as long
-  std::uint64_t samples = 0;
-};
 
 // State of one target. Written by the fleet (streams, lifecycle) and by outcomes (rate, drift
 // window); read by picks. All under Pool::mu().
@@ -40,11 +35,13 @@ struct TargetState {
   bool in_use = false;
   std::string worker_id;
   RankSpec spec;
+  std::vector<std::string> loras;  // adapters the worker registered
   Lifecycle lifecycle = Lifecycle::kJoining;
   bool draining = false;         // operator's wish; survives NOT_READY and reconnects
   bool engine_reachable = true;  // as the agent says
   bool had_snapshot = false;     // in this epoch, whole
-  CauseSet causes;
+  CauseSet causes;               // as the agent and the feed say; see AllCauses()
+  bool drifting = false;         // as outcomes say; apart, so that neither erases the other
   Slot slot = kNoSlot;  // serving slot; kNoSlot: nothing credited from events
   std::optional<std::uint64_t> engine_seq;
   double event_lag_s = 0;
@@ -54,9 +51,21 @@ struct TargetState {
   std::vector<bool> shortfalls;
   std::size_t shortfall_next = 0;
 
+  CauseSet AllCauses() const {
+    CauseSet all = causes;
+    if (drifting) all.Set(FreshnessCause::kDrift);
+    return all;
+  }
   Freshness freshness() const {
     if (!spec.has_events || !had_snapshot) return Freshness::kNone;
-    return causes.empty() ? Freshness::kExact : Freshness::kDegraded;
+    return AllCauses().empty() ? Freshness::kExact : Freshness::kDegraded;
+  }
+  // What outcomes taught is about one engine process: for a new epoch.
+  void ForgetOutcomes() {
+    rate.Reset();
+    drifting = false;
+    shortfalls.clear();
+    shortfall_next = 0;
   }
   // May receive picks. JOINING targets may: by load, with h = 0.
   bool eligible() const {
@@ -65,11 +74,29 @@ struct TargetState {
   }
 };
 
+// The median of learned rates over targets in use, tokens/s; 0 when nobody has learned. O(targets).
+double MedianLearnedRate(std::span<const TargetState> targets);
+
+// What picks keep between them. Written by core/routing only, read at scrape.
+struct PickState {
+  TargetId last_turn = kNoTarget;  // whom round_robin chose last
+  std::uint64_t prompt_tokens = 0;
+  std::uint64_t matched_tokens = 0;           // longest match over all candidates
+  std::uint64_t predicted_cached_tokens = 0;  // of the chosen targets
+  std::uint64_t actual_cached_tokens = 0;     // as outcomes said
+  std::uint64_t shed = 0;
+  std::uint64_t not_finite = 0;      // candidates left out for a cost that is no number: a bug
+  std::vector<std::uint64_t> picks;  // by (policy, reason, freshness), numbered by core/routing
+};
+
 class Pool {
  public:
+  // `number` names the pool inside its fleet (Fleet::PoolByNumber) and is part of every reservation
+  // id; below 2^16.
   Pool(PoolConfig config, std::unique_ptr<Index> index, std::uint64_t random_seed,
-       std::uint32_t max_reservations);
+       std::uint32_t max_reservations, std::uint32_t number);
 
+  std::uint32_t number() const { return number_; }
   const PoolConfig& config() const { return config_; }
   const std::string& name() const { return config_.name; }
   Index& index() { return *index_; }
@@ -84,6 +111,7 @@ class Pool {
   // Valid once the block size is fixed.
   LoadLedger& ledger() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return *ledger_; }
   Random& random() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return random_; }
+  PickState& pick_state() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return pick_state_; }
 
   // --- For the fleet.
   // Fixes B and creates the ledger. REQUIRES: not fixed yet, or no target in use.
@@ -95,6 +123,7 @@ class Pool {
   const PoolConfig config_;
   const std::unique_ptr<Index> index_;
   const std::uint32_t max_reservations_;
+  const std::uint32_t number_;
   std::atomic<std::uint32_t> block_size_{0};
 
   mutable absl::Mutex mu_;
@@ -102,6 +131,7 @@ class Pool {
   std::vector<TargetId> free_targets_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<LoadLedger> ledger_ ABSL_GUARDED_BY(mu_);
   Random random_ ABSL_GUARDED_BY(mu_);
+  PickState pick_state_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace warmpath

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/clock.h"
+#include "core/base/histogram.h"
 #include "core/fleet/fleet.h"
 #include "core/fleet/pool.h"
 #include "core/routing/decision.h"
@@ -46,15 +47,21 @@ struct PoolTraffic {
   std::uint64_t predicted_cached_tokens = 0;  // h of the chosen target
   std::uint64_t actual_cached_tokens = 0;     // as outcomes said
   std::uint64_t shed = 0;
+  std::uint64_t not_finite = 0;  // candidates left out for a cost that is no number; always 0
   std::uint64_t reservations_opened = 0;
   std::uint64_t reservations_open = 0;
   std::vector<std::pair<std::string, std::uint64_t>> closed_by_cause;
 };
 
-// Thread-safe. One per router; holds no state of its own but its random generator.
+// Read at scrape; each takes the pools' mutexes one after another.
+std::vector<PickCount> PickCountsOf(const Fleet& fleet);
+std::vector<PoolTraffic> TrafficOf(const Fleet& fleet);
+
+// Thread-safe. One per router; all state that picks share lives in the pools.
 class Picker {
  public:
-  Picker(const Clock* clock, std::uint64_t random_seed);
+  // `clock` must outlive the picker.
+  explicit Picker(const Clock* clock);
   ~Picker();
 
   // UNAVAILABLE "pool M has no ready worker; N joining"; RESOURCE_EXHAUSTED (too large for every KV
@@ -63,7 +70,7 @@ class Picker {
   absl::StatusOr<Decision> Pick(Pool& pool, const Query& query,
                                 absl::Duration* retry_after = nullptr);
 
-  // NOT_FOUND when the reservation is not open.
+  // NOT_FOUND when the reservation is not open. An unknown served_by leaves it where it is.
   absl::Status ReportOutcome(Fleet& fleet, const Outcome& outcome);
 
   // A stream ended: what it holds may be re-adopted under `client_instance` for 5 s, then it is
@@ -71,6 +78,9 @@ class Picker {
   void ReleaseHolder(Fleet& fleet, HolderId holder, std::string_view client_instance);
   // A new stream of the same client takes over; returns how many reservations it adopted.
   std::uint32_t AdoptHolder(Fleet& fleet, std::string_view client_instance, HolderId new_holder);
+
+  // Seconds that picks held their pool's mutex.
+  HistogramSnapshot LockHold() const;
 
  private:
   struct Impl;

@@ -31,6 +31,10 @@ struct Query {
   std::string_view raw_text;        // unit: byte
   std::string_view chat_text;       // unit: Unicode code point of the messages' text
 
+  // Adapter the request needs: only workers that registered it are candidates. The chain must be in
+  // that adapter's hash domain already.
+  std::optional<std::string_view> lora;
+
   std::string_view session_key;
   std::string_view prefix_aware_id;
 

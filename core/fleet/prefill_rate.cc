@@ -1,0 +1,36 @@
+#include "core/fleet/prefill_rate.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace warmpath {
+
+double PrefillWork(std::uint64_t prompt, std::uint64_t cached, double ctx_half) {
+  const auto total = static_cast<double>(prompt);
+  const auto hit = static_cast<double>(std::min(prompt, cached));
+  return (total - hit) * (1 + (hit + total) / 2 / ctx_half);
+}
+
+void LearnedRate::Observe(double work, double seconds) {
+  if (!(work >= kMinWork) || !(seconds > 0)) return;
+  const double rate = work / seconds;
+  if (!std::isfinite(rate)) return;
+  recent_[samples_ % kWindow] = static_cast<float>(rate);
+  ++samples_;
+  if (samples_ < kMinSamples) return;
+  std::array<float, kWindow> sorted = recent_;
+  const auto n = static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(samples_, kWindow));
+  // The lower median of an even number: errs low.
+  const auto middle = sorted.begin() + (n - 1) / 2;
+  std::nth_element(sorted.begin(), middle, sorted.begin() + n);
+  median_ = static_cast<double>(*middle);
+}
+
+double RateInUse(const LearnedRate& rate, double hint, double pool_median) {
+  if (rate.tokens_per_s() > 0) return rate.tokens_per_s();
+  if (hint > 0) return hint * kHintTrust;
+  if (pool_median > 0) return pool_median * kPeerTrust;
+  return kFallbackRate;
+}
+
+}  // namespace warmpath

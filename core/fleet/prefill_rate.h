@@ -1,0 +1,57 @@
+// How fast a target prefills, learned from its own first tokens.
+//
+// Work is counted in token equivalents, so that attention's growth with context is taken out:
+// work = (L - h) * (1 + (h + L) / 2 / ctx_half); seconds = work / rate. docs/policy.md.
+#ifndef WARMPATH_CORE_FLEET_PREFILL_RATE_H_
+#define WARMPATH_CORE_FLEET_PREFILL_RATE_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace warmpath {
+
+inline constexpr double kDefaultCtxHalf = 30'000;  // tokens of context that double the time
+inline constexpr double kFallbackRate = 8'000;     // tokens/s when nobody knows anything
+inline constexpr double kHintTrust = 0.8;          // of a registered hint
+inline constexpr double kPeerTrust = 0.9;          // of the pool's median learned rate
+
+// Token equivalents of prefilling `prompt` tokens of which `cached` are there already.
+double PrefillWork(std::uint64_t prompt, std::uint64_t cached, double ctx_half);
+
+// The median of a target's last samples. Every sample contains some waiting for the engine's step
+// and for decodes, so the median errs towards slow, the harmless side; the median and not the mean,
+// because a prefill that waited for KV space may look ten times slower than it is.
+// Not thread-safe.
+class LearnedRate {
+ public:
+  // Below this much work a sample says more about the engine's step time than about its speed.
+  static constexpr double kMinWork = 1'024;
+  // As many samples are needed before the estimate counts.
+  static constexpr std::size_t kMinSamples = 5;
+
+  // `work` token equivalents took `seconds`. Samples too small or not finite are ignored.
+  void Observe(double work, double seconds);
+  // Forget everything: a new engine process may run on other hardware or settings.
+  void Reset() { *this = LearnedRate(); }
+
+  // Tokens per second; 0 until kMinSamples were seen.
+  double tokens_per_s() const { return median_; }
+  double ctx_half() const { return kDefaultCtxHalf; }
+  std::uint64_t samples() const { return samples_; }
+
+ private:
+  static constexpr std::size_t kWindow = 32;
+
+  std::array<float, kWindow> recent_{};
+  std::uint64_t samples_ = 0;  // since start; recent_ holds the last kWindow of them
+  double median_ = 0;
+};
+
+// rate_w in use: the learned one, else hint * 0.8, else the median of the pool's learned rates
+// * 0.9, else 8,000 tokens/s. `hint` and `pool_median` are 0 when unknown.
+double RateInUse(const LearnedRate& rate, double hint, double pool_median);
+
+}  // namespace warmpath
+
+#endif  // WARMPATH_CORE_FLEET_PREFILL_RATE_H_

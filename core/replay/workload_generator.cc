@@ -51,7 +51,8 @@ absl::Status Validate(const GeneratorOptions& o) {
 
 // One line of requests where each has to wait for the one before: a chat, or one sibling's steps.
 struct Line {
-  double start = 0;  // as a share of one gap, [0, 1)
+  double start = 0;     // as a share of one gap, [0, 1)
+  double offset_s = 0;  // of all its requests: siblings do not move in lockstep
   std::vector<ReplayRequest> requests;
   std::vector<double> jitter;  // of each request, share of a gap
 };
@@ -115,7 +116,7 @@ class Generator {
     const double start = random_.Unit();
     for (std::uint32_t i = 0; i < o_.siblings; ++i) {
       Line line = MakeLine(context, start, o_.agent_steps, o_.tool_result, o_.agent_answer);
-      line.requests.front().arrival_s = random_.Unit() * o_.sibling_spread_s;
+      line.offset_s = random_.Unit() * o_.sibling_spread_s;
       lines_.push_back(std::move(line));
     }
   }
@@ -142,7 +143,7 @@ class Generator {
       const double gap = workload.duration_s / static_cast<double>(line.requests.size());
       for (std::size_t s = 0; s < line.requests.size(); ++s) {
         const double at = (line.start + static_cast<double>(s) + line.jitter[s]) * gap;
-        order.push_back({l, s, std::max(0.0, at) + line.requests[s].arrival_s});
+        order.push_back({l, s, std::max(0.0, at) + line.offset_s});
       }
     }
     std::stable_sort(order.begin(), order.end(),

@@ -24,13 +24,12 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "client/agent/block_changes.h"
+#include "client/agent/block_tree.h"
 #include "client/agent/engine_event.h"
 #include "client/agent/feed_cause.h"
 #include "core/base/ids.h"
 
 namespace warmpath {
-
-class BlockTree;
 
 struct CanonicalOptions {
   // B: tokens per routing block, as the router said in Registered. At most 65,536.
@@ -58,7 +57,7 @@ absl::Status CheckBlockSizes(std::uint32_t engine_block, std::uint32_t routing_b
 // What a message that never came may have changed.
 enum class LossKind : std::uint8_t { kGap, kMissedStart };
 
-class Canonical {
+class Canonical final : private HeldObserver {
  public:
   // REQUIRES: options.routing_block > 0.
   explicit Canonical(CanonicalOptions options);
@@ -67,9 +66,8 @@ class Canonical {
   Canonical& operator=(const Canonical&) = delete;
 
   // Applies one batch, in order. Returns the net changes, one entry per tier that changed.
-  // `already_applied`: this sequence was applied before (a replay overlap): stores then are no new
-  // copies and removals are not applied.
-  std::vector<BlockChanges> Apply(const EngineBatch& batch, bool already_applied = false);
+  // Each sequence once: copies are counted. A batch with malformed events raises kDrift.
+  std::vector<BlockChanges> Apply(const EngineBatch& batch);
 
   // A new engine process: forget everything, counters excepted. Reports no changes: the new epoch
   // itself tells the router.
@@ -77,9 +75,10 @@ class Canonical {
 
   // Messages were lost and can not be replayed. Nothing is cleared; what is held now becomes
   // suspect. From here on a tier holds at most capacity[tier] copies: above it suspects are
-  // dropped, oldest first (stored or confirmed longest ago). causes() shows `kind` until no
-  // suspect and no block of an unreported parent is left and the engine has since filled its GPU
-  // capacity, or cleared it. May drop suspects at once: returns the changes.
+  // dropped, oldest first (stored or confirmed longest ago). causes() shows `kind` until nothing
+  // from before can be left: no suspect copy, no block of an unreported parent, and each tier in
+  // use full of later blocks, or turned over once (kGap), or cleared. May drop suspects at once:
+  // returns the changes.
   std::vector<BlockChanges> MarkLoss(LossKind kind);
 
   // kGap, kMissedStart, kHiddenDomain, kDrift as far as they hold now.
@@ -91,13 +90,13 @@ class Canonical {
   bool IsHeld(Tier tier, ChainHash hash) const;
 
   // Blocks and events left out, since construction.
-  const SkipCounts& skipped() const { return skipped_; }
+  SkipCounts skipped() const { return totals_.skipped; }
   // Engine block size of the latest store; 0 before the first.
   std::uint32_t seen_block_size() const { return seen_block_size_; }
   // Engine blocks remembered, of them waiting for a parent, and pre-loss copies not confirmed.
-  std::size_t blocks() const;
-  std::size_t orphans() const;
-  std::size_t suspects() const;
+  std::size_t blocks() const { return totals_.blocks; }
+  std::size_t orphans() const { return totals_.orphans; }
+  std::uint64_t suspects() const;
   // Estimate of heap use, for the memory gauge.
   std::size_t bytes() const;
 
@@ -109,38 +108,52 @@ class Canonical {
   const CanonicalOptions& options() const { return options_; }
 
  private:
-  friend class BlockTree;
-  struct Group;
+  // One KV group that stores were seen of.
+  struct Group {
+    std::uint32_t index;
+    // Null: not full or MLA attention, so it says nothing about whether a prefix can be reused.
+    std::unique_ptr<BlockTree> tree;
+  };
+  // A group's place in groups_ is its bit in tier_groups_.
+  static constexpr std::size_t kMaxGroups = 64;
 
-  // Called by a group's tree when a chain hash begins or ceases to be held there.
-  void OnTreeChange(Tier tier, ChainHash hash, bool held);
-  void ApplyStored(const BlockStored& event, bool already_applied);
+  void OnHeld(Tier tier, ChainHash hash, bool held) override;
+  void NoteChange(Tier tier, ChainHash hash, bool was_held);
+  void ApplyStored(const BlockStored& event);
+  std::optional<SkipCause> CheckShape(const BlockStored& event);
+  void StoreBlocks(const BlockStored& event, BlockTree& tree);
   void ApplyRemoved(const BlockRemoved& event);
-  void ApplyCleared();
-  // Null when the group does not count or the table of groups is full.
-  BlockTree* GroupFor(const BlockStored& event);
-  std::uint64_t SeedFor(const BlockStored& event, bool* known);
+  std::unique_ptr<BlockTree> NewTree();
+  // Slot of the event's group, made if need be; nullopt: no room for another group.
+  std::optional<std::size_t> GroupSlot(const BlockStored& event);
+  void NoteGroupInTier(std::size_t slot, Tier tier);
+  std::uint64_t SeedFor(const BlockStored& event, const std::optional<std::string>& salt) const;
   void BoundSuspects();
+  void QueueSuspects();
+  bool NothingFromBefore() const;
   void UpdateLoss();
-  void RecountGroups();
+  int GroupsIn(Tier tier) const;
   std::vector<BlockChanges> TakeChanges();
+  bool RestoreFields(ByteReader& in);
 
   const CanonicalOptions options_;
-  std::map<std::int64_t, std::unique_ptr<BlockTree>> trees_;  // by group index, -1 = none given
-  std::map<std::int64_t, bool> group_counts_;                 // group index -> counts
-  // Per tier, chain hash -> number of groups that hold it; held when all do.
-  std::array<absl::flat_hash_map<ChainHash, std::uint16_t>, kTierCount> holders_;
+  TreeTotals totals_;  // before groups_: trees refer to it
+  std::vector<Group> groups_;
+  // Per tier, the groups that ever stored there; a chain hash is held when all of them hold it.
+  std::array<std::uint64_t, kTierCount> tier_groups_{};
+  std::array<absl::flat_hash_map<ChainHash, std::uint8_t>, kTierCount> holders_;
   std::array<SetDigest, kTierCount> digests_;
-  // Net effect of the batch under way: hash -> held at its start.
+  // Net effect of the batch under way: hash -> held before it.
   std::array<absl::flat_hash_map<ChainHash, bool>, kTierCount> touched_;
-  SkipCounts skipped_;
   std::uint32_t seen_block_size_ = 0;
   bool drift_ = false;
-  bool hidden_ = false;
+  std::uint32_t stamp_ = 0;  // counts batches; blocks carry that of their last store
+
   std::optional<LossKind> loss_;
-  std::uint64_t stored_since_loss_ = 0;  // GPU copies
-  std::uint64_t batch_stamp_ = 1;        // of the batch under way; blocks carry their last store's
-  std::uint64_t loss_stamp_ = 0;         // blocks stamped below it are suspect
+  bool cleared_since_loss_ = false;                            // GPU tier
+  std::array<std::uint64_t, kTierCount> stored_since_loss_{};  // copies
+  // Suspects by age, oldest last; entries may be out of date.
+  std::vector<BlockTree::Suspect> suspect_queue_[kTierCount];
 };
 
 }  // namespace warmpath

@@ -97,6 +97,8 @@ class Coalescer {
     bool in_snapshot = false;
   };
 
+  static void Compact(TierState& state);
+  static void TakeFrom(TierState& state, DeltaPiece* piece);
   static void AddOne(TierState& state, ChainHash hash, bool stored);
   static std::size_t PendingOf(const RankState& state);
   static void DropPending(RankState& state);

@@ -40,11 +40,11 @@ struct FeedPosition {
 class FeedActions {
  public:
   virtual ~FeedActions() = default;
-  // Decode and apply; `payload` is valid during the call only. Sequences are consecutive between
-  // two NewEpoch or Loss calls.
-  virtual void Apply(std::uint64_t seq, std::string_view payload) = 0;
-  // Ask the engine's replay socket for everything from `from` on. Replies carry `attempt` back; a
-  // newer request supersedes the older one, whose replies are ignored: close its socket.
+  // Decode and apply; `payload` is valid during the call only. `payload_hash` is its XXH3-64.
+  // Sequences are consecutive between two NewEpoch or Loss calls. position() has this message.
+  virtual void Apply(std::uint64_t seq, std::string_view payload, std::uint64_t payload_hash) = 0;
+  // Ask the engine's replay socket for everything from `from` on, over a fresh socket. The owner
+  // hands `attempt` back with each reply; replies of older attempts are ignored.
   virtual void RequestReplay(std::uint64_t from, std::uint64_t attempt) = 0;
   // The attempt is over (ended, timed out or superseded): close its socket.
   virtual void ReplayDone(std::uint64_t attempt) = 0;
@@ -94,10 +94,13 @@ class FeedSequencer {
   void OnReplayMessage(std::uint64_t attempt, std::uint64_t seq, std::string_view payload,
                        absl::Time now);
   void OnReplayEnd(std::uint64_t attempt, absl::Time now);
-  // Events of the SUB socket's monitor.
+  // Events of the SUB socket's monitor. Order matters, since a sequence does not name its process:
+  // hand over what the live socket already received before OnDisconnected, and call OnConnected
+  // before reading on.
   void OnConnected(absl::Time now);
   void OnDisconnected(absl::Time now);
-  // The engine's start time as scraped; a change means another process.
+  // The engine's start time as scraped; a change means another process. Without replay, a restored
+  // state counts only if this was called before the first message: scrape before Start.
   void OnProcessStart(double unix_seconds, absl::Time now);
   // At least every 100 ms, for time-outs and probes.
   void Tick(absl::Time now);
@@ -114,56 +117,69 @@ class FeedSequencer {
   enum class Purpose : std::uint8_t {
     kNone,
     kFromStart,  // nothing applied of this process yet: from 0
-    kFillGap,    // same process as far as known: from the last applied
+    kFillGap,    // same process as far as known: from the last applied, to compare it
     kVerify,     // may be another process: from the last applied, which must come back
     kProbe,      // silence: from last + 1; the feed counts as current meanwhile
   };
-  struct Message {
-    std::uint64_t seq;
-    std::string payload;
-  };
-
   void BeginReplay(Purpose purpose, absl::Time now);
-  void EndReplay();
-  void FinishReplay(absl::Time now);  // drain the buffer, go live or ask again
-  void OnAttemptFailed(absl::Time now);
-  void StartNewEpoch(std::string_view reason, absl::Time now);
-  void ApplyNow(std::uint64_t seq, std::string_view payload, absl::Time now);
-  void AcceptLoss(LossKind kind);
-  void OnLiveInOrder(std::uint64_t seq, std::string payload, absl::Time now);
-  void OnLiveWithoutReplay(std::uint64_t seq, std::string_view payload, absl::Time now);
+  void AskAgain(absl::Time now);
+  void SendRequest(absl::Time now);
+  void CloseAttempt();
+  // How a process is caught up with, given what is known of it.
+  Purpose CatchUp() const {
+    return position_.last_seq.has_value() ? Purpose::kFillGap : Purpose::kFromStart;
+  }
+  bool CatchingUp() const { return purpose_ != Purpose::kNone && purpose_ != Purpose::kProbe; }
+  void OnCatchUpReply(std::uint64_t seq, std::string_view payload, absl::Time now);
+  // The attempt ended or failed: apply what was held back, then go live or ask again.
+  void FinishAttempt(absl::Time now, bool give_up);
+  // Applies held-back messages up to the first hole. True when none is left.
+  bool DrainBuffer();
+  void ApplyFirstBuffered();
+  void OnTimeout(absl::Time now);
+  void OnMaybeRestarted(std::uint64_t seq, std::string payload, absl::Time now);
+  void StartNewEpoch(std::string_view reason);
+  void OnLiveWithoutReplay(std::uint64_t seq, std::string_view payload);
+  void ApplyNow(std::uint64_t seq, std::string_view payload);
+  void AcceptLoss();
   void Buffer(std::uint64_t seq, std::string payload);
-  bool IsKnownDuplicate(std::uint64_t seq, std::string_view payload) const;
+  void DropBuffer();
+  void ScheduleProbe(absl::Time now, bool activity);
+  // Whether this very message was applied, as far as remembered.
+  bool SeenBefore(std::uint64_t seq, std::string_view payload) const;
   std::uint64_t NextSeq() const { return position_.last_seq ? *position_.last_seq + 1 : 0; }
 
   const FeedOptions options_;
   FeedActions* const actions_;
   FeedPosition position_;
   FeedCounts counts_;
+  std::optional<double> scraped_start_;
   bool connected_ = false;
-  bool unproven_ = false;  // restored state, no proof yet (without replay)
-  bool heard_ = false;     // something of this process was received, or a replay ended
-  bool loss_accepted_ = false;
+  bool unproven_ = false;  // restored state without replay: the next message must prove it
+  bool heard_ = false;     // of this process: a message, or that it has none
+  bool gap_open_ = false;
 
   Purpose purpose_ = Purpose::kNone;
   std::uint64_t attempt_ = 0;
-  bool attempt_open_ = false;  // false: waiting for retry_at_
-  bool attempt_first_ = true;  // no reply of this attempt yet
-  std::uint64_t replay_from_ = 0;
-  int failed_attempts_ = 0;  // since the last progress
+  bool attempt_open_ = false;
+  bool answered_ = false;    // this attempt: a reply that counts came
+  bool progress_ = false;    // this attempt: a message was applied
+  bool live_since_ = false;  // this attempt: a live message came
+  int fruitless_ = 0;        // attempts in a row without progress
   absl::Time idle_deadline_ = absl::InfiniteFuture();
-  absl::Time retry_at_ = absl::InfiniteFuture();
   absl::Time probe_at_ = absl::InfiniteFuture();
   absl::Duration probe_wait_;
-  bool gap_open_ = false;
 
-  std::optional<std::uint64_t> last_live_;  // highest of the live socket in this process
+  std::optional<std::uint64_t> last_live_;  // latest of the live socket on this connection
   std::map<std::uint64_t, std::string> buffer_;
   std::size_t buffered_bytes_ = 0;
-  std::optional<std::uint64_t> dropped_from_buffer_;  // highest sequence not kept
-  // Payload hashes of the latest applied sequences, by sequence modulo size.
-  std::vector<std::uint64_t> recent_hashes_;
-  std::vector<std::uint64_t> recent_seqs_;
+  std::optional<std::uint64_t> highest_;  // sequence known to exist, applied or not
+  // Payload hashes of the latest applied messages, at sequence modulo size.
+  struct Remembered {
+    std::uint64_t seq = ~std::uint64_t{0};
+    std::uint64_t payload_hash = 0;
+  };
+  std::vector<Remembered> recent_;
 };
 
 }  // namespace warmpath

@@ -41,7 +41,7 @@ class MsgpackReader {
   // has another type or does not fit. Truncated input fails every later call too.
   bool ReadNil();
   bool ReadBool(bool* value);
-  // Any integer width. Unsigned values above INT64_MAX come with their bit pattern.
+  // Any integer width; fails above INT64_MAX.
   bool ReadInt(std::int64_t* value);
   // The 64-bit pattern of a signed or unsigned integer.
   bool ReadBits(std::uint64_t* bits);
@@ -65,8 +65,10 @@ class MsgpackReader {
  private:
   bool SkipAt(int depth);
   bool Fail();
-  // Payload length of the value at rest_[0], and where the payload starts; false if truncated.
-  bool Header(std::size_t* header_bytes, std::uint64_t* length) const;
+  // Looks at an integer without stepping over it.
+  bool PeekInteger(std::uint64_t* bits, bool* negative);
+  bool ReadBlob(Type type, std::string_view* value);
+  bool ReadCount(Type type, std::size_t bytes_each, std::size_t* count);
 
   std::string_view rest_;
   bool failed_ = false;

@@ -95,11 +95,12 @@ class RankFeed final : private FeedActions {
   const EventCounts& events() const { return events_; }
 
  private:
-  void Apply(std::uint64_t seq, std::string_view payload) override;
+  void Apply(std::uint64_t seq, std::string_view payload, std::uint64_t payload_hash) override;
   void RequestReplay(std::uint64_t from, std::uint64_t attempt) override;
   void ReplayDone(std::uint64_t attempt) override;
   void NewEpoch(std::string_view reason) override;
   void Loss(LossKind kind) override;
+  // Notes how a write to the state file went.
   void Journal(const absl::Status& status);
   void DrawEpoch();
 
@@ -109,6 +110,7 @@ class RankFeed final : private FeedActions {
   Canonical canonical_;
   FeedSequencer sequencer_;
   std::unique_ptr<StateJournal> journal_;
+  bool journal_ok_ = true;
   Epoch epoch_ = 0;
   double engine_ts_ = 0;
   SkipCounts decoder_skipped_;

@@ -12,9 +12,11 @@ namespace warmpath {
 
 // Bounds on one payload. A payload above them is refused whole; an event above them is skipped.
 struct DecodeLimits {
-  std::size_t max_payload_bytes = 64 << 20;
+  std::size_t max_payload_bytes = 16 << 20;
   std::size_t max_events = 1 << 16;
   std::size_t max_string_bytes = 1 << 16;
+  // Blocks with extra keys plus extra keys, over all events: what a few bytes could blow up.
+  std::size_t max_extra_keys = 1 << 18;
 };
 
 // Accepts every era: a batch as array or map; each event as positional array or tagged map, in

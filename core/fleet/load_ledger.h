@@ -19,13 +19,10 @@
 
 #include "absl/time/time.h"
 #include "core/base/ids.h"
+#include "core/fleet/pool_averages.h"
 #include "core/fleet/worker.h"
 
 namespace warmpath {
-
-// Dense number of a target inside its pool; reused after the target was removed.
-using TargetId = std::uint32_t;
-inline constexpr TargetId kNoTarget = ~TargetId{0};
 
 enum class CloseCause : std::uint8_t {
   kFinished,
@@ -51,6 +48,7 @@ struct Reservation {
   std::uint64_t prompt_tokens = 0;    // L
   std::uint64_t cached_tokens = 0;    // h at the pick
   double prefill_s = 0;               // P at the pick
+  double prefill_work = 0;            // token equivalents, core/fleet/prefill_rate.h
   double wait_s = 0;                  // W at the pick
   std::uint64_t expected_output = 0;  // tokens
   std::vector<ChainHash> chain;
@@ -71,25 +69,13 @@ struct TargetLoad {
   std::uint64_t kv_tokens = 0;  // X
 };
 
-// Averages over the pool's finished requests.
-struct PoolAverages {
-  double output_tokens = 256;  // o
-  double residence_s = 10;     // R
-  double rho = 0;              // 30 s EWMA of the share of targets with pend_w not empty
-  std::uint64_t finished = 0;  // below kWarmAfter the three above are the cold-start values
-  double prefill_s = 0;        // mean P of picks; what one external request is charged in W
-
-  static constexpr std::uint64_t kWarmAfter = 20;
-  bool cold() const { return finished < kWarmAfter; }
-};
-
-// How long a prefill took, as the ledger saw it: from the target's last first token, or from when
-// it had nothing to do, to this request's first token.
+// How long a target prefilled, as first tokens tell: from the one before, or from the pick if that
+// was later.
 struct PrefillSpan {
   double seconds = 0;
-  // P, as estimated at the picks, of this request and of others whose first tokens came in the same
-  // engine step.
-  double expected_s = 0;
+  // What was done meanwhile, in token equivalents: requests whose first tokens came in the same
+  // engine step are taken together.
+  double work = 0;
 };
 
 class LoadLedger {
@@ -123,13 +109,15 @@ class LoadLedger {
   virtual ReservationId Open(Reservation reservation, absl::Time now) = 0;
   virtual const Reservation* Find(ReservationId id) const = 0;
   // Starts the decode phase: pend_w loses the request and is re-anchored. Returns what the target's
-  // speed can be learned from, if anything: nothing for a request that was overtaken, and nothing
-  // yet for one of several in one engine step.
+  // speed can be learned from: the span before this one, for only now it is known that no other
+  // request shared its step.
   virtual std::optional<PrefillSpan> FirstToken(ReservationId id, absl::Time now) = 0;
   virtual void RenewLease(ReservationId id, absl::Time now) = 0;
   // served_by: in one step to another target.
   virtual void Move(ReservationId id, TargetId to, absl::Time now) = 0;
-  // Exactly once. FINISHED teaches o and R (output_tokens may be unknown). Returns what was closed.
+  // Exactly once; nothing is returned, and nothing happens, when the id is not open. FINISHED
+  // teaches o and R (output_tokens may be unknown) and, for a target without events, PREDICTED. The
+  // chain of what is returned is empty when the overlay still needs it.
   virtual std::optional<Reservation> Close(ReservationId id, CloseCause cause, absl::Time now,
                                            std::optional<std::uint64_t> output_tokens) = 0;
 

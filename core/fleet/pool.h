@@ -42,7 +42,7 @@ struct TargetState {
   bool had_snapshot = false;     // in this epoch, whole
   CauseSet causes;               // as the agent and the feed say; see AllCauses()
   bool drifting = false;         // as outcomes say; apart, so that neither erases the other
-  Slot slot = kNoSlot;  // serving slot; kNoSlot: nothing credited from events
+  Slot slot = kNoSlot;           // serving slot; kNoSlot: nothing credited from events
   std::optional<std::uint64_t> engine_seq;
   double event_lag_s = 0;
   std::optional<EngineLoad> load;

@@ -16,6 +16,10 @@
 
 namespace warmpath {
 
+// Dense number of a target inside its pool; reused after the target was removed.
+using TargetId = std::uint32_t;
+inline constexpr TargetId kNoTarget = ~TargetId{0};
+
 enum class Lifecycle : std::uint8_t { kJoining, kReady, kNotReady, kDraining, kLost };
 enum class Freshness : std::uint8_t { kNone, kDegraded, kExact };
 

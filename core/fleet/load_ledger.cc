@@ -1,0 +1,447 @@
+#include "core/fleet/load_ledger.h"
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "core/base/strings.h"
+#include "core/fleet/engine_report.h"
+#include "core/fleet/prefix_overlay.h"
+#include "core/fleet/reservation_table.h"
+
+namespace warmpath {
+namespace {
+
+// Work that one Tick may do, in reservations or chains: about 0.2 ms under the pool's mutex.
+constexpr int kTickBudget = 256;
+// Lingering chains that each open and close retires, so that a busy pool needs no long Tick.
+constexpr int kLingerPerCall = 2;
+// First tokens that come within so short a time belong to one engine step.
+constexpr double kSameStepSeconds = 0.005;
+constexpr double kSameStepShare = 0.2;  // of the request's own P
+
+std::int64_t ToNanoseconds(double seconds) {
+  constexpr double kLongest = 1e6;  // s; keeps sums of a million of them far from overflow
+  if (!(seconds > 0)) return 0;
+  return static_cast<std::int64_t>(std::min(seconds, kLongest) * 1e9);
+}
+
+class Ledger final : public LoadLedger {
+ public:
+  explicit Ledger(const Options& options)
+      : options_(options), table_(options.pool_number, options.id_seed, options.max_reservations) {}
+
+  void AddTarget(TargetId target, bool has_events, std::uint64_t predicted_bound_blocks) override {
+    if (target >= targets_.size()) targets_.resize(target + 1);
+    targets_[target] = TargetBook{
+        .in_use = true, .has_events = has_events, .predicted_bound = predicted_bound_blocks};
+    ++target_count_;
+  }
+
+  void ClearTarget(TargetId target, CloseCause cause, absl::Time now) override {
+    if (!Known(target)) return;
+    TargetBook& book = targets_[target];
+    while (!book.open.empty()) CloseAt(book.open.front(), cause, now, std::nullopt);
+    for (Lingering& lingering : lingering_) {
+      if (lingering.target != target) continue;
+      overlay_.EndLinger(target, lingering.chain);
+      lingering.chain.clear();
+    }
+    overlay_.ForgetPredicted(target);
+    book.reports = EngineReports();
+    book.span.reset();
+  }
+
+  void RemoveTarget(TargetId target, absl::Time now) override {
+    if (!Known(target)) return;
+    ClearTarget(target, CloseCause::kTargetLost, now);
+    targets_[target] = TargetBook();
+    --target_count_;
+    averages_.SetBusy(busy_count_, target_count_, now);
+  }
+
+  ReservationId Open(Reservation reservation, absl::Time now) override {
+    if (!Known(reservation.target)) return 0;
+    if (!reservation.request_id.empty()) {
+      const auto it = by_request_.find(reservation.request_id);
+      if (it != by_request_.end()) {
+        CloseAt(table_.Find(it->second), CloseCause::kSuperseded, now, std::nullopt);
+      }
+    }
+    reservation.picked_at = now;
+    reservation.first_token_seen = false;
+    reservation.lease_until = absl::InfiniteFuture();
+    const Place place = table_.Add(std::move(reservation));
+    if (place == 0) return 0;
+    OpenReservation& entry = table_[place];
+    Reservation& r = entry.reservation;
+    ++opened_;
+    const std::uint64_t blocked = r.chain.size() * std::uint64_t{options_.block_size};
+    entry.loose_tokens = r.prompt_tokens - std::min(r.prompt_tokens, blocked);
+    entry.prefill_ns = ToNanoseconds(r.prefill_s);
+    averages_.OnPick(static_cast<double>(entry.prefill_ns) * 1e-9);
+    if (!r.request_id.empty()) by_request_[r.request_id] = r.id;
+    if (r.holder != 0) {
+      holders_[r.holder].PushBack(table_, place);
+    } else {
+      r.lease = r.lease > absl::ZeroDuration() ? std::min(r.lease, options_.max_lease)
+                                               : options_.default_lease;
+      table_.SetLease(place, now + r.lease);
+    }
+    Attach(place, now);
+    RetireLingering(now, kLingerPerCall);
+    return r.id;
+  }
+
+  const Reservation* Find(ReservationId id) const override {
+    const Place place = table_.Find(id);
+    return place == 0 ? nullptr : &table_[place].reservation;
+  }
+
+  std::optional<PrefillSpan> FirstToken(ReservationId id, absl::Time now) override {
+    const Place place = table_.Find(id);
+    if (place == 0 || table_[place].reservation.first_token_seen) return std::nullopt;
+    Reservation& r = table_[place].reservation;
+    r.first_token_seen = true;
+    TargetBook& book = targets_[r.target];
+    const absl::Time began = std::max(book.anchor, r.picked_at);
+    const double since_last = absl::ToDoubleSeconds(now - book.span_end);
+    LeavePending(place, now);
+    book.anchor = now;
+    book.span_end = now;
+    if (book.span.has_value() &&
+        since_last < std::max(kSameStepSeconds, kSameStepShare * r.prefill_s)) {
+      book.span->seconds += since_last;
+      book.span->work += r.prefill_work;
+      return std::nullopt;
+    }
+    const PrefillSpan span{.seconds = absl::ToDoubleSeconds(now - began), .work = r.prefill_work};
+    return std::exchange(book.span, span);
+  }
+
+  void RenewLease(ReservationId id, absl::Time now) override {
+    const Place place = table_.Find(id);
+    if (place == 0 || table_[place].reservation.holder != 0) return;
+    table_.SetLease(place, now + table_[place].reservation.lease);
+  }
+
+  void Move(ReservationId id, TargetId to, absl::Time now) override {
+    const Place place = table_.Find(id);
+    if (place == 0 || !Known(to) || table_[place].reservation.target == to) return;
+    // It was never sent to the old target: nothing lingers there.
+    Detach(place, /*linger=*/false, now);
+    table_[place].reservation.target = to;
+    Attach(place, now);
+  }
+
+  std::optional<Reservation> Close(ReservationId id, CloseCause cause, absl::Time now,
+                                   std::optional<std::uint64_t> output_tokens) override {
+    const Place place = table_.Find(id);
+    if (place == 0) return std::nullopt;
+    Reservation closed = CloseAt(place, cause, now, output_tokens);
+    RetireLingering(now, kLingerPerCall);
+    return closed;
+  }
+
+  void ReleaseHolder(std::uint64_t holder, std::string_view client_instance,
+                     absl::Time now) override {
+    const auto it = holders_.find(holder);
+    if (it == holders_.end()) return;
+    if (client_instance.empty()) {
+      CloseHolder(holder, now, it->second.size());
+    } else {
+      orphans_.push_back(Orphan{.holder = holder,
+                                .client_instance = std::string(client_instance),
+                                .until = now + options_.readopt_window});
+    }
+  }
+
+  std::uint32_t AdoptHolder(std::string_view client_instance, std::uint64_t new_holder,
+                            absl::Time now) override {
+    std::uint32_t adopted = 0;
+    for (Orphan& orphan : orphans_) {
+      if (orphan.client_instance != client_instance || orphan.until <= now) continue;
+      const auto it = holders_.find(orphan.holder);
+      if (it != holders_.end() && orphan.holder != new_holder) {
+        HolderList from = std::exchange(it->second, HolderList());
+        holders_.erase(it);
+        HolderList& to = holders_[new_holder];
+        while (!from.empty()) {
+          const Place place = from.front();
+          from.Erase(table_, place);
+          table_[place].reservation.holder = new_holder;
+          to.PushBack(table_, place);
+          ++adopted;
+        }
+      }
+      orphan.holder = 0;
+    }
+    std::erase_if(orphans_, [](const Orphan& orphan) { return orphan.holder == 0; });
+    return adopted;
+  }
+
+  void OnEngineLoad(TargetId target, const EngineLoad& load, absl::Time now) override {
+    if (!Known(target)) return;
+    TargetBook& book = targets_[target];
+    book.reports.OnReport(load, book.open.size(), book.history);
+    const std::optional<absl::Time> empty_since = book.reports.EmptySince();
+    if (!empty_since.has_value()) return;
+    for (Place place = book.open.front(); place != 0;) {
+      const Place next = table_[place].at_target.next;
+      if (table_[place].reservation.picked_at < *empty_since) {
+        CloseAt(place, CloseCause::kReconciled, now, std::nullopt);
+      }
+      place = next;
+    }
+  }
+
+  TargetLoad Load(TargetId target, absl::Time now) const override {
+    if (!Known(target)) return TargetLoad{};
+    const TargetBook& book = targets_[target];
+    const PoolAverages averages = averages_.Get();
+    TargetLoad load;
+    load.own_inflight = book.open.size();
+    load.external = book.reports.external();
+    load.inflight = load.own_inflight + load.external;
+    std::int64_t wait_ns = book.pending_ns;
+    if (!book.pending.empty()) {
+      const std::int64_t drained = absl::ToInt64Nanoseconds(now - book.anchor);
+      wait_ns -= std::clamp<std::int64_t>(drained, 0, table_[book.pending.front()].prefill_ns);
+    }
+    load.wait_s = static_cast<double>(wait_ns) * 1e-9 + load.external * averages.prefill_s;
+    // Before the pool knows its own outputs, those that callers announced count as they are.
+    const double outputs =
+        averages.cold()
+            ? static_cast<double>(book.expected_output) +
+                  averages.output_tokens * (load.inflight - static_cast<double>(book.announced))
+            : averages.output_tokens * load.inflight;
+    load.kv_tokens = overlay_.OpenBlocks(target) * options_.block_size + book.loose_tokens +
+                     static_cast<std::uint64_t>(std::llround(outputs));
+    return load;
+  }
+
+  PoolAverages Averages() const override { return averages_.Get(); }
+
+  bool Tick(absl::Time now) override {
+    averages_.SetBusy(busy_count_, target_count_, now);
+    int budget = kTickBudget;
+    while (budget > 0 && !orphans_.empty() && orphans_.front().until <= now) {
+      const auto it = holders_.find(orphans_.front().holder);
+      if (it == holders_.end()) {
+        orphans_.pop_front();
+        continue;
+      }
+      budget -= static_cast<int>(
+          CloseHolder(orphans_.front().holder, now, static_cast<std::uint32_t>(budget)));
+    }
+    while (budget > 0 && table_.FirstLease() != 0 &&
+           table_[table_.FirstLease()].reservation.lease_until <= now) {
+      CloseAt(table_.FirstLease(), CloseCause::kLeaseExpired, now, std::nullopt);
+      --budget;
+    }
+    budget -= RetireLingering(now, budget);
+    return budget <= 0;
+  }
+
+  void KnownDepths(std::span<const ChainHash> chain,
+                   std::span<std::uint32_t> depth) const override {
+    overlay_.Depths(chain, depth);
+  }
+  void LearnPredicted(TargetId target, std::span<const ChainHash> chain) override {
+    if (Known(target)) overlay_.Predict(target, chain, targets_[target].predicted_bound);
+  }
+  void ForgetPredicted(TargetId target) override {
+    if (Known(target)) overlay_.ForgetPredicted(target);
+  }
+  std::uint64_t InFlightBlocks() const override { return overlay_.InFlightBlocks(); }
+  std::uint64_t PredictedBlocks(TargetId target) const override {
+    return overlay_.PredictedBlocks(target);
+  }
+  void ForEachInFlight(TargetId target, std::vector<ChainHash>* out) const override {
+    overlay_.ForEachInFlight(target, out);
+  }
+  void ForEachPredicted(TargetId target, std::vector<ChainHash>* out) const override {
+    overlay_.ForEachPredicted(target, out);
+  }
+
+  std::uint64_t opened() const override { return opened_; }
+  std::uint64_t open() const override { return table_.size(); }
+  std::array<std::uint64_t, kCloseCauseCount> closed() const override { return closed_; }
+
+ private:
+  using HolderList = PlaceList<&OpenReservation::at_holder>;
+
+  struct TargetBook {
+    bool in_use = false;
+    bool has_events = false;
+    std::uint64_t predicted_bound = 0;
+    PlaceList<&OpenReservation::at_target> open;
+    PlaceList<&OpenReservation::pending> pending;  // pend_w, in the order of picks
+    std::int64_t pending_ns = 0;                   // sum over pending
+    absl::Time anchor = absl::InfinitePast();      // since when the head of pending drains
+    std::uint64_t loose_tokens = 0;                // sums over open
+    std::uint64_t expected_output = 0;
+    std::uint32_t announced = 0;  // reservations in expected_output
+    OpenHistory history;
+    EngineReports reports;
+    std::optional<PrefillSpan> span;  // the last one, until its engine step is over for sure
+    absl::Time span_end = absl::InfinitePast();  // the last first token
+  };
+  struct Lingering {
+    absl::Time until;
+    TargetId target = kNoTarget;
+    std::vector<ChainHash> chain;
+  };
+  struct Orphan {
+    std::uint64_t holder = 0;
+    std::string client_instance;
+    absl::Time until;
+  };
+
+  bool Known(TargetId target) const { return target < targets_.size() && targets_[target].in_use; }
+
+  // Puts an open reservation on its target's books.
+  void Attach(Place place, absl::Time now) {
+    OpenReservation& entry = table_[place];
+    TargetBook& book = targets_[entry.reservation.target];
+    book.open.PushBack(table_, place);
+    book.history.OnOpen(now);
+    book.loose_tokens += entry.loose_tokens;
+    if (entry.reservation.expected_output > 0) {
+      book.expected_output += entry.reservation.expected_output;
+      ++book.announced;
+    }
+    overlay_.Open(entry.reservation.target, entry.reservation.chain);
+    if (entry.reservation.first_token_seen) return;
+    if (book.pending.empty()) {
+      book.anchor = now;
+      averages_.SetBusy(++busy_count_, target_count_, now);
+    }
+    book.pending.PushBack(table_, place);
+    book.pending_ns += entry.prefill_ns;
+  }
+
+  void LeavePending(Place place, absl::Time now) {
+    const OpenReservation& entry = table_[place];
+    TargetBook& book = targets_[entry.reservation.target];
+    // Whoever comes to the head begins now.
+    if (book.pending.front() == place) book.anchor = now;
+    book.pending.Erase(table_, place);
+    book.pending_ns -= entry.prefill_ns;
+    if (book.pending.empty()) averages_.SetBusy(--busy_count_, target_count_, now);
+  }
+
+  void Detach(Place place, bool linger, absl::Time now) {
+    OpenReservation& entry = table_[place];
+    TargetBook& book = targets_[entry.reservation.target];
+    if (!entry.reservation.first_token_seen) LeavePending(place, now);
+    book.open.Erase(table_, place);
+    book.history.OnClose(now);
+    book.loose_tokens -= entry.loose_tokens;
+    if (entry.reservation.expected_output > 0) {
+      book.expected_output -= entry.reservation.expected_output;
+      --book.announced;
+    }
+    overlay_.Close(entry.reservation.target, entry.reservation.chain, linger);
+  }
+
+  Reservation CloseAt(Place place, CloseCause cause, absl::Time now,
+                      std::optional<std::uint64_t> output_tokens) {
+    const Reservation& r = table_[place].reservation;
+    const TargetBook& book = targets_[r.target];
+    const bool target_gone = cause == CloseCause::kTargetLost || cause == CloseCause::kNewEpoch;
+    const bool linger = book.has_events && !target_gone && !r.chain.empty();
+    Detach(place, linger, now);
+    if (cause == CloseCause::kFinished) {
+      averages_.OnFinish(output_tokens, absl::ToDoubleSeconds(now - r.picked_at));
+      if (!book.has_events) overlay_.Predict(r.target, r.chain, book.predicted_bound);
+    }
+    if (r.holder != 0) {
+      const auto holder = holders_.find(r.holder);
+      holder->second.Erase(table_, place);
+      if (holder->second.empty()) holders_.erase(holder);
+    }
+    if (!r.request_id.empty()) by_request_.erase(r.request_id);
+    table_.DropLease(place);
+    ++closed_[static_cast<std::size_t>(cause)];
+    Reservation closed = table_.Remove(place);
+    if (linger) {
+      lingering_.push_back(Lingering{.until = now + options_.overlay_linger,
+                                     .target = closed.target,
+                                     .chain = std::exchange(closed.chain, {})});
+      // A bound on what waits, whatever the rate: the oldest linger less.
+      if (lingering_.size() > options_.max_reservations) RetireOldest();
+    }
+    return closed;
+  }
+
+  // Closes up to `limit` reservations of a holder; returns how many.
+  std::uint32_t CloseHolder(std::uint64_t holder, absl::Time now, std::uint32_t limit) {
+    std::uint32_t closed = 0;
+    for (auto it = holders_.find(holder); closed < limit && it != holders_.end();
+         it = holders_.find(holder)) {
+      CloseAt(it->second.front(), CloseCause::kStreamEnded, now, std::nullopt);
+      ++closed;
+    }
+    return closed;
+  }
+
+  void RetireOldest() {
+    overlay_.EndLinger(lingering_.front().target, lingering_.front().chain);
+    lingering_.pop_front();
+  }
+
+  int RetireLingering(absl::Time now, int limit) {
+    int retired = 0;
+    for (; retired < limit && !lingering_.empty() && lingering_.front().until <= now; ++retired) {
+      RetireOldest();
+    }
+    return retired;
+  }
+
+  const Options options_;
+  ReservationTable table_;
+  PrefixOverlay overlay_;
+  AveragesKeeper averages_;
+  std::vector<TargetBook> targets_;
+  std::uint32_t target_count_ = 0;
+  std::uint32_t busy_count_ = 0;  // targets whose pending is not empty
+  StringMap<ReservationId> by_request_;
+  absl::flat_hash_map<std::uint64_t, HolderList> holders_;  // none of them empty
+  std::deque<Orphan> orphans_;                              // by the end of their windows
+  std::deque<Lingering> lingering_;                         // by the end of their time
+  std::uint64_t opened_ = 0;
+  std::array<std::uint64_t, kCloseCauseCount> closed_{};
+};
+
+}  // namespace
+
+std::string_view CloseCauseName(CloseCause cause) {
+  switch (cause) {
+    case CloseCause::kFinished:
+      return "finished";
+    case CloseCause::kFailed:
+      return "failed";
+    case CloseCause::kStreamEnded:
+      return "stream_ended";
+    case CloseCause::kSuperseded:
+      return "superseded";
+    case CloseCause::kTargetLost:
+      return "target_lost";
+    case CloseCause::kNewEpoch:
+      return "new_epoch";
+    case CloseCause::kLeaseExpired:
+      return "lease_expired";
+    case CloseCause::kReconciled:
+      return "reconciled";
+  }
+  return "unknown";
+}
+
+std::unique_ptr<LoadLedger> LoadLedger::Create(const Options& options) {
+  return std::make_unique<Ledger>(options);
+}
+
+}  // namespace warmpath

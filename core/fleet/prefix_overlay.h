@@ -1,0 +1,136 @@
+// What picks wrote about caches, beside the index that engines' events feed: IN_FLIGHT (chains of
+// open reservations, and of closed ones for a moment longer) and PREDICTED (for targets without
+// events, what was routed there; for all, what outcomes showed). docs/semantics.md.
+//
+// A pick adds a chain of a hundred and more blocks under the pool's mutex, and ten thousand may be
+// open. So chains are kept in a radix tree whose nodes are runs of blocks with equal holders:
+// adding, removing and looking up a chain cost one hash look-up and one memory comparison per run
+// that it shares with others, not one per block.
+//
+// Invariants
+//  1. A node is found by (its parent, the first hash of its run); a chain's path is unique, also
+//  for
+//     hashes that a client made up.
+//  2. Per target each count of a node is at least that of any child: each chain begins at the root,
+//     and PREDICTED drops a chain's tail before its head.
+//  3. A node without holders does not exist.
+//
+// Not thread-safe: guarded by Pool::mu() through the ledger.
+#ifndef WARMPATH_CORE_FLEET_PREFIX_OVERLAY_H_
+#define WARMPATH_CORE_FLEET_PREFIX_OVERLAY_H_
+
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "core/base/ids.h"
+#include "core/fleet/worker.h"
+
+namespace warmpath {
+
+class PrefixOverlay {
+ public:
+  PrefixOverlay() = default;
+  PrefixOverlay(const PrefixOverlay&) = delete;
+  PrefixOverlay& operator=(const PrefixOverlay&) = delete;
+
+  // A reservation with this chain opened at the target. Each Open is paired with one Close of the
+  // same chain; a Close that lingers is paired with one EndLinger.
+  void Open(TargetId target, std::span<const ChainHash> chain);
+  void Close(TargetId target, std::span<const ChainHash> chain, bool linger);
+  void EndLinger(TargetId target, std::span<const ChainHash> chain);
+
+  // The target is thought to keep these blocks: most recently used now. Afterwards it keeps at most
+  // `bound_blocks` blocks; the least recently used go first, of one chain the tail first.
+  void Predict(TargetId target, std::span<const ChainHash> chain, std::uint64_t bound_blocks);
+  void ForgetPredicted(TargetId target);
+
+  // depth[t] = how many leading blocks of the chain target t holds by either source, for each
+  // target that holds any and is below depth.size(); other entries are left alone.
+  void Depths(std::span<const ChainHash> chain, std::span<std::uint32_t> depth) const;
+
+  // Distinct blocks of the target's open reservations; lingering ones do not count.
+  std::uint64_t OpenBlocks(TargetId target) const;
+  std::uint64_t PredictedBlocks(TargetId target) const;
+  // (block, target) pairs that are open or lingering.
+  std::uint64_t InFlightBlocks() const { return in_flight_blocks_; }
+
+  // Append every hash the target holds by one source, in no particular order. Slow: O(tree).
+  void ForEachInFlight(TargetId target, std::vector<ChainHash>* out) const;
+  void ForEachPredicted(TargetId target, std::vector<ChainHash>* out) const;
+
+  std::size_t node_count() const { return children_.size(); }
+
+ private:
+  using NodeId = std::uint32_t;
+  static constexpr NodeId kRoot = ~NodeId{0};
+  static constexpr std::uint32_t kNone = ~std::uint32_t{0};
+
+  struct Holder {
+    TargetId target = kNoTarget;
+    std::uint32_t open = 0;
+    std::uint32_t lingering = 0;
+    std::uint32_t mark = kNone;  // in marks_ when PREDICTED
+
+    bool in_flight() const { return open + lingering > 0; }
+    bool empty() const { return !in_flight() && mark == kNone; }
+  };
+  struct Node {
+    NodeId parent = kRoot;
+    std::vector<ChainHash> run;   // not empty
+    std::vector<Holder> holders;  // sorted by target
+  };
+  // One PREDICTED node of one target, linked from the least to the most recently used.
+  struct Mark {
+    NodeId node = kRoot;
+    std::uint32_t older = kNone;
+    std::uint32_t newer = kNone;
+  };
+  struct PerTarget {
+    std::uint64_t open_blocks = 0;
+    std::uint64_t predicted_blocks = 0;
+    std::uint32_t oldest = kNone;
+    std::uint32_t newest = kNone;
+  };
+
+  PerTarget& Of(TargetId target);
+  NodeId Find(NodeId parent, ChainHash first) const;
+  static std::size_t CommonLength(std::span<const ChainHash> run, std::span<const ChainHash> chain);
+  static Holder* FindHolder(Node& node, TargetId target);
+  static Holder& HolderOf(Node& node, TargetId target);
+
+  // The nodes that make up the chain exactly, split and created where needed.
+  void MakePath(std::span<const ChainHash> chain, std::vector<NodeId>* path);
+  NodeId NewNode(NodeId parent, std::span<const ChainHash> run);
+  // Cuts the node's run after `keep` blocks and returns the new node that holds the first part; the
+  // node itself keeps the rest, and its children.
+  NodeId Split(NodeId node, std::size_t keep);
+  // Changes one holder of each node of an existing chain and drops what became empty.
+  void ForPath(TargetId target, std::span<const ChainHash> chain,
+               absl::FunctionRef<void(Holder&, std::size_t run_length)> change);
+  void DropIfEmpty(NodeId node, TargetId target);
+
+  std::uint32_t NewMark(NodeId node);
+  void LinkNewest(PerTarget& of, std::uint32_t mark);
+  void LinkNewerThan(PerTarget& of, std::uint32_t mark, std::uint32_t older);
+  void Unlink(PerTarget& of, std::uint32_t mark);
+  void DropMark(TargetId target, std::uint32_t mark);
+
+  // Deques: growing them moves nothing while a pick waits for the mutex.
+  std::deque<Node> nodes_;
+  std::vector<NodeId> free_nodes_;
+  std::deque<Mark> marks_;
+  std::vector<std::uint32_t> free_marks_;
+  absl::flat_hash_map<std::pair<NodeId, ChainHash>, NodeId> children_;
+  std::vector<PerTarget> targets_;
+  std::vector<NodeId> path_;  // reused by Open and Predict
+  std::uint64_t in_flight_blocks_ = 0;
+};
+
+}  // namespace warmpath
+
+#endif  // WARMPATH_CORE_FLEET_PREFIX_OVERLAY_H_

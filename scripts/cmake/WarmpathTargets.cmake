@@ -22,8 +22,10 @@ function(warmpath_library)
   cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
   if(ARG_SOURCES)
     add_library(${ARG_NAME} STATIC ${ARG_SOURCES})
-    target_include_directories(${ARG_NAME} PUBLIC ${PROJECT_SOURCE_DIR})
-    target_link_libraries(${ARG_NAME} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS} warmpath_warnings)
+    target_include_directories(${ARG_NAME} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
+    # BUILD_INTERFACE: neither our paths nor our warnings follow an installed library.
+    target_link_libraries(${ARG_NAME} PUBLIC ${ARG_DEPS}
+      PRIVATE ${ARG_PRIVATE_DEPS} $<BUILD_INTERFACE:warmpath_warnings>)
   else()
     add_library(${ARG_NAME} INTERFACE)
     target_include_directories(${ARG_NAME} INTERFACE ${PROJECT_SOURCE_DIR})

@@ -49,7 +49,7 @@ def _longest(table, path):
 
 def _kind(header):
     """The folder of ours that a header belongs to, or None for a header of another project."""
-    if header.startswith("warmpath/v1/") or re.match(r"(envoy|grpc/health)/.*\.pb\.h$", header):
+    if header.startswith("warmpath/v1/") or re.match(r"(envoy|grpc/health|google/rpc)/.*\.pb\.h$", header):
         return "proto"
     if header.startswith("warmpath/"):
         return "public"
@@ -78,7 +78,7 @@ def check(files):
                         f"{path}:{line}: {room} must not include {header}"
                         f" (allowed: {', '.join(ALLOWED[room])})"
                     )
-            elif match.group(1) == '"' and "/" not in header:
+            elif f"{path.rpartition('/')[0]}/{header}" in files:
                 problems.append(f"{path}:{line}: write {header} with its path from the root")
             if forbidden and re.match(forbidden, header):
                 problems.append(f"{path}:{line}: {room} must not include {header}")
@@ -96,7 +96,8 @@ def self_test():
     tree.expect(check({"client/lib/include/warmpath/a.h": "#include <grpcpp/channel.h>\n"}), "grpcpp")
     tree.expect(check({"client/agent/a.cc": '#include "core/index/index.h"\n'}), "core/index")
     tree.expect(check({"server/a.cc": '#include "tests/testing/fake_clock.h"\n'}), "tests/testing")
-    tree.expect(check({"server/a.cc": '#include "app.h"\n'}), "with its path from the root")
+    beside = {"server/a.cc": '#include "app.h"\n#include "simdjson.h"\n', "server/app.h": ""}
+    tree.expect(check(beside), "write app.h with its path from the root")
     tree.expect(check({"elsewhere/a.cc": ""}), "no rule")
     good = '#include <vector>\n#include "absl/status/status.h"\n#include "core/base/ids.h"\n'
     tree.expect(check({"core/index/a.h": good, "tests/core/a.cc": pb + good, "server/a.cc": pb}))

@@ -85,6 +85,7 @@ struct DumpHeader {
 // Counters since start, cumulative; read at scrape.
 struct FleetCounters {
   std::uint64_t updates_wrong_session = 0;
+  std::uint64_t updates_duplicate = 0;  // a delta_seq that was applied before
   std::uint64_t deltas_applied = 0;
   std::uint64_t blocks_stored = 0;
   std::uint64_t blocks_removed = 0;

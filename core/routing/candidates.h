@@ -1,0 +1,74 @@
+// The targets of one pick: who may be chosen, why others may not, and each one's cost terms.
+#ifndef WARMPATH_CORE_ROUTING_CANDIDATES_H_
+#define WARMPATH_CORE_ROUTING_CANDIDATES_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "core/fleet/pool.h"
+#include "core/index/index.h"
+#include "core/routing/decision.h"
+#include "core/routing/endpoint_filter.h"
+#include "core/routing/policy.h"
+#include "core/routing/query.h"
+
+namespace warmpath {
+
+// What the index knows of the query's chain, by slot; filled without a lock.
+class EventDepths {
+ public:
+  void Match(const Index& index, std::span<const ChainHash> chain);
+  std::uint32_t Of(Slot slot) const { return slot < depth_.size() ? depth_[slot] : 0; }
+  // The slot that holds most; kNoSlot when none holds any.
+  const SlotMatch* Deepest() const;
+
+ private:
+  MatchResult match_;
+  std::vector<std::uint32_t> depth_;
+};
+
+// A target that is no candidate, for the explanation.
+struct LeftOut {
+  TargetId target = kNoTarget;
+  std::string why;
+};
+
+// Buffers of one pick, kept from pick to pick by each thread so that none is allocated while the
+// pool's mutex is held. Holds nothing of meaning between picks.
+struct PickScratch {
+  EventDepths events;
+  std::vector<std::uint32_t> written;  // by TargetId
+  std::vector<Candidate> candidates;
+  std::vector<LeftOut> left_out;  // only for an explanation
+  std::vector<std::uint32_t> order;
+};
+
+// What all candidates of a pick share.
+struct PickInputs {
+  std::uint32_t block_size = 0;
+  std::uint64_t prompt_tokens = 0;
+  double output_tokens = 0;  // o
+  absl::Duration max_wait;   // zero: off
+  PoolAverages averages;
+};
+
+// h in tokens: full blocks, but at least one token is always computed.
+std::uint64_t CachedTokens(std::uint32_t blocks, const PickInputs& inputs);
+
+// Fills scratch->candidates, ordered by target, none at its limit, with their cost terms. An error
+// says why there is none; *retry_after is set when waiting helps.
+absl::Status FindCandidates(Pool& pool, const Query& query, const EndpointFilter& filter,
+                            const PickInputs& inputs, absl::Time now, PickScratch* scratch,
+                            absl::Duration* retry_after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(pool.mu());
+
+// Sets h and the cost terms anew.
+void SetCachedBlocks(std::uint32_t blocks, const PickInputs& inputs, Candidate* candidate);
+
+}  // namespace warmpath
+
+#endif  // WARMPATH_CORE_ROUTING_CANDIDATES_H_

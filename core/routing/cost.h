@@ -1,0 +1,52 @@
+// The one score, in seconds, each term of its own. docs/policy.md has the reasons.
+//
+//   P = t0 + (L - h) / rate * (1 + (h + L) / 2 / ctx_half)   prefill here, attention included; t0 =
+//   0 K = R * max(0, X + L + o - C) / max(X, L + o)            wait for KV space a = 3 if rho >=
+//   0.75 else rho / (1 - rho)                price of a second taken from others cost = W + (1 + a)
+//   * P + beta * D * P + zeta * X / C + K
+#ifndef WARMPATH_CORE_ROUTING_COST_H_
+#define WARMPATH_CORE_ROUTING_COST_H_
+
+#include <cstdint>
+
+namespace warmpath {
+
+inline constexpr double kBeta = 0.02;        // stall per running request and second of prefill
+inline constexpr double kZetaSeconds = 1.0;  // price of a full KV cache
+inline constexpr double kBusyRho = 0.75;     // from here on a is kMaxPrice
+inline constexpr double kMaxPrice = 3.0;
+
+struct CostInput {
+  std::uint64_t prompt_tokens = 0;  // L
+  std::uint64_t cached_tokens = 0;  // h, at most L - 1
+  double output_tokens = 0;         // o
+  double residence_s = 0;           // R
+  double rho = 0;
+  double rate = 0;                // tokens/s
+  double ctx_half = 0;            // tokens
+  double wait_s = 0;              // W
+  std::uint32_t inflight = 0;     // D
+  std::uint64_t kv_tokens = 0;    // X
+  std::uint64_t kv_capacity = 0;  // C; 0 leaves out the terms that need it
+};
+
+struct CostTerms {
+  double wait_s = 0;
+  double prefill_s = 0;       // P
+  double pool_price_s = 0;    // a * P
+  double decode_stall_s = 0;  // beta * D * P
+  double kv_pressure_s = 0;   // zeta * X / C
+  double kv_wait_s = 0;       // K
+
+  double Sum() const {
+    return wait_s + prefill_s + pool_price_s + decode_stall_s + kv_pressure_s + kv_wait_s;
+  }
+  double TimeToFirstToken() const { return wait_s + prefill_s; }
+};
+
+double PoolPrice(double rho);  // a
+CostTerms MarginalCost(const CostInput& input);
+
+}  // namespace warmpath
+
+#endif  // WARMPATH_CORE_ROUTING_COST_H_

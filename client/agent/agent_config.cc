@@ -33,8 +33,8 @@ std::string HostPortOf(std::string_view url) {
 
 bool IsWorkerId(std::string_view id) {
   return !id.empty() && id.size() <= 128 && std::all_of(id.begin(), id.end(), [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' ||
-           c == ':' || c == '-';
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == ':' ||
+           c == '-';
   });
 }
 
@@ -70,8 +70,9 @@ void CheckEndpoints(const EngineConfig& engine, const std::string& where, Proble
       if (!replay.ok() || !first.ok()) return;
       for (Rank b = 0; b < engine.ranks; ++b) {
         if (*replay != *EndpointOfRank(engine.events, b)) continue;
-        problems->Add(where, "replay: ", *replay, " of rank ", a, " is the events endpoint of rank ",
-                      b, "; put at least `ranks` ports between the two");
+        problems->Add(where, "replay: ", *replay, " of rank ", a,
+                      " is the events endpoint of rank ", b,
+                      "; put at least `ranks` ports between the two");
         return;
       }
     }

@@ -67,8 +67,7 @@ struct ConfigKey {
   std::string_view help;
   bool is_list;  // several values; on the command line separated by commas (maps: k=v)
   // Items are never empty strings' worth of nothing: a scalar key gets exactly one item.
-  absl::Status (*set)(std::span<const std::string> items, AgentConfig* agent,
-                      EngineConfig* engine);
+  absl::Status (*set)(std::span<const std::string> items, AgentConfig* agent, EngineConfig* engine);
 };
 
 // All keys, those of the agent first, in the order of the documentation.

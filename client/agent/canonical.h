@@ -105,6 +105,11 @@ class Canonical final : private HeldObserver {
   std::string Serialize() const;
   absl::Status Restore(std::string_view bytes);
 
+  // The tier's capacity turned out to be another (the engine was started anew, or told late).
+  void SetCapacity(Tier tier, std::uint64_t copies) {
+    options_.capacity[static_cast<std::size_t>(tier)] = copies;
+  }
+
   const CanonicalOptions& options() const { return options_; }
 
  private:
@@ -136,7 +141,7 @@ class Canonical final : private HeldObserver {
   std::vector<BlockChanges> TakeChanges();
   bool RestoreFields(ByteReader& in);
 
-  const CanonicalOptions options_;
+  CanonicalOptions options_;  // only capacity ever changes
   TreeTotals totals_;  // before groups_: trees refer to it
   std::vector<Group> groups_;
   // Per tier, the groups that ever stored there; a chain hash is held when all of them hold it.

@@ -187,7 +187,8 @@ constexpr ConfigKey kKeys[] = {
     {kE, "ranks", "count", "1", "Data-parallel ranks.", false,
      &SetNumber<&EngineConfig::ranks, 1, 1024>},
     {kE, "events", "ZeroMQ endpoint", "",
-     "Where rank 0 publishes its KV events, e.g. tcp://127.0.0.1:5557; rank r uses port + r. Empty: "
+     "Where rank 0 publishes its KV events, e.g. tcp://127.0.0.1:5557; rank r uses port + r. "
+     "Empty: "
      "no events; the router then only guesses what the engine holds.",
      false, &SetString<&EngineConfig::events>},
     {kE, "replay", "ZeroMQ endpoint", "",
@@ -198,7 +199,8 @@ constexpr ConfigKey kKeys[] = {
      &SetString<&EngineConfig::topic>},
     {kE, "state_file", "file", "",
      "Prefix of the files that let a restarted agent go on where it was: FILE.id, FILE.block and "
-     "FILE.rank<r>. They hold prompt tokens, hence mode 0600. Empty: start from the engine's replay.",
+     "FILE.rank<r>. They hold prompt tokens, hence mode 0600. Empty: start from the engine's "
+     "replay.",
      false, &SetString<&EngineConfig::state_file>},
     {kE, "block_size", "tokens", "0",
      "The engine's block size. 0: from its /metrics (cache_config_info).", false,
@@ -257,10 +259,9 @@ std::string ConfigKeysAsMarkdown() {
                     "| key | value | default | meaning |\n|---|---|---|---|\n");
     for (const ConfigKey& key : kKeys) {
       if (key.scope != scope) continue;
-      const std::string shown =
-          key.default_value.empty() || key.default_value.front() == '('
-              ? std::string(key.default_value)
-              : absl::StrCat("`", ToAbsl(key.default_value), "`");
+      const std::string shown = key.default_value.empty() || key.default_value.front() == '('
+                                    ? std::string(key.default_value)
+                                    : absl::StrCat("`", ToAbsl(key.default_value), "`");
       absl::StrAppend(&text, "| `", ToAbsl(key.name), "` | ", ToAbsl(key.kind), " | ", shown, " | ",
                       ToAbsl(key.help), " |\n");
     }

@@ -97,8 +97,7 @@ class YamlReader {
                                         scope == KeyScope::kAgent ? "into an entry of engines"
                                                                   : "to the top of the file"));
       }
-      return Problem(at,
-                     absl::StrCat("unknown key \"", name, "\"; known: ", KnownKeys(scope)));
+      return Problem(at, absl::StrCat("unknown key \"", name, "\"; known: ", KnownKeys(scope)));
     }
     std::vector<std::string> items;
     if (!ItemsOf(*key, value, &items)) return;
@@ -159,8 +158,7 @@ absl::StatusOr<std::vector<Flag>> SplitFlags(std::span<const std::string> argume
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
     if (argument.size() < 3 || argument.compare(0, 2, "--") != 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("\"", argument, "\" is no flag; see --help"));
+      return absl::InvalidArgumentError(absl::StrCat("\"", argument, "\" is no flag; see --help"));
     }
     const std::size_t equals = argument.find('=');
     Flag flag;
@@ -189,9 +187,9 @@ absl::Status ApplyFlag(const Flag& flag, AgentConfig* config) {
       return absl::InvalidArgumentError(absl::StrCat(shown, ": unknown flag; see --help"));
     }
     if (config->engines.size() > 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(shown, ": the configuration file has ", config->engines.size(),
-                       " engines; set ", ToAbsl(key->name), " there"));
+      return absl::InvalidArgumentError(absl::StrCat(shown, ": the configuration file has ",
+                                                     config->engines.size(), " engines; set ",
+                                                     ToAbsl(key->name), " there"));
     }
     if (config->engines.empty()) config->engines.emplace_back();
     engine = &config->engines.front();
@@ -268,9 +266,8 @@ std::string HelpText() {
     for (const ConfigKey& key : ConfigKeys()) {
       if (key.scope != scope) continue;
       absl::StrAppend(&text, "  --", absl::StrReplaceAll(ToAbsl(key.name), {{"_", "-"}}), "  (",
-                      ToAbsl(key.kind),
-                      key.default_value.empty() ? "" : ", default ", ToAbsl(key.default_value),
-                      ")\n      ", ToAbsl(key.help), "\n");
+                      ToAbsl(key.kind), key.default_value.empty() ? "" : ", default ",
+                      ToAbsl(key.default_value), ")\n      ", ToAbsl(key.help), "\n");
     }
   }
   return text;

@@ -18,11 +18,11 @@ absl::Status ApplyYaml(std::string_view text, std::string_view name, AgentConfig
 
 // What the command line said.
 struct CommandLine {
-  AgentConfig config;        // complete (CompleteConfig) unless help or version is asked
-  bool help = false;         // --help
-  bool version = false;      // --version
-  bool check = false;        // --check: read the configuration and stop
-  bool print_keys = false;   // --print-keys: the documentation's table
+  AgentConfig config;       // complete (CompleteConfig) unless help or version is asked
+  bool help = false;        // --help
+  bool version = false;     // --version
+  bool check = false;       // --check: read the configuration and stop
+  bool print_keys = false;  // --print-keys: the documentation's table
 };
 
 // --key value or --key=value for every key, with dashes for underscores; --config FILE is read

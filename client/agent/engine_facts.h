@@ -19,8 +19,8 @@
 namespace warmpath {
 
 struct RankFacts {
-  std::uint32_t block_size = 0;   // tokens
-  std::uint64_t num_blocks = 0;   // that can hold a prefix; 0 unknown
+  std::uint32_t block_size = 0;  // tokens
+  std::uint64_t num_blocks = 0;  // that can hold a prefix; 0 unknown
 
   std::uint64_t capacity_tokens() const { return num_blocks * block_size; }
   friend bool operator==(const RankFacts&, const RankFacts&) = default;

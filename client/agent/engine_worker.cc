@@ -307,11 +307,25 @@ void EngineWorker::OnFacts(const EngineFacts& facts) {
   Announce();
 }
 
-void EngineWorker::DrawEpochs() {
+void EngineWorker::DrawEpochs(Epoch at_least) {
   const auto now = static_cast<Epoch>(absl::ToUnixNanos(clock_.WallNow()));
   for (Rank rank = 0; rank < config_.ranks; ++rank) {
-    if (ranks_[rank].feed == nullptr) SetEpoch(rank, std::max(ranks_[rank].epoch + 1, now));
+    if (ranks_[rank].feed != nullptr) continue;
+    SetEpoch(rank, std::max({ranks_[rank].epoch + 1, now, at_least}));
   }
+}
+
+void EngineWorker::OnStaleEpoch() {
+  Log(LogLevel::kWarn, "the router knows a later epoch: drawing a new one",
+      {{"worker", config_.worker_id}});
+  // A clock that was set back may be far behind what the router knows: reach further each time.
+  const Epoch step = Epoch{1'000'000'000} << std::min(stale_epochs_++, 30);
+  Epoch latest = 0;
+  for (const RankState& rank : ranks_) latest = std::max(latest, rank.epoch);
+  for (RankState& rank : ranks_) {
+    if (rank.feed != nullptr) rank.feed->RenewEpoch(latest + step);
+  }
+  DrawEpochs(latest + step);
 }
 
 // The engine's process as its start time shows it.
@@ -343,12 +357,7 @@ void EngineWorker::HandlePublishers() {
       if (event.kind == PublisherEvent::Kind::kRegistered) {
         OnRegistered(i, event.routing_block);
       } else {
-        Log(LogLevel::kWarn, "the router knows a later epoch; starting a new one",
-            {{"worker", config_.worker_id}});
-        for (RankState& rank : ranks_) {
-          if (rank.feed != nullptr) rank.feed->RenewEpoch();
-        }
-        DrawEpochs();
+        OnStaleEpoch();
       }
     }
     while (const std::optional<Rank> rank = publishers_[i]->SnapshotWanted()) {
@@ -413,8 +422,7 @@ void EngineWorker::StartFeed(Rank rank) {
   options.rank = rank;
   options.canonical.routing_block = routing_block_;
   options.canonical.engine_block = facts_->ranks[rank].block_size;
-  options.canonical.capacity[static_cast<std::size_t>(Tier::kGpu)] =
-      facts_->ranks[rank].num_blocks;
+  options.canonical.capacity[static_cast<std::size_t>(Tier::kGpu)] = facts_->ranks[rank].num_blocks;
   options.canonical.max_blocks = config_.max_blocks;
   options.canonical.reports_reuse = config_.reports_reuse;
   options.canonical.lora_names = config_.lora_id_map;
@@ -423,7 +431,8 @@ void EngineWorker::StartFeed(Rank rank) {
   options.agent_instance = instance_;
   // The old one first: both would write the same file.
   state.feed.reset();
-  state.feed = std::make_unique<RankFeed>(std::move(options), clock_, this);
+  RankFeedListener* const listener = this;
+  state.feed = std::make_unique<RankFeed>(std::move(options), clock_, listener);
   const absl::Status status = state.feed->Start();
   if (!status.ok()) {
     Log(LogLevel::kWarn, "state file",
@@ -449,13 +458,10 @@ void EngineWorker::SetEpoch(Rank rank, Epoch epoch) {
 void EngineWorker::OnChanges(Rank rank, std::span<const BlockChanges> changes,
                              std::optional<std::uint64_t> engine_seq) {
   RankState& state = ranks_[rank];
-  // During RankFeed::Start state.feed is not set yet.
-  if (state.feed != nullptr) {
-    const double lag = absl::ToUnixMicros(clock_.WallNow()) * 1e-6 - state.feed->engine_ts();
-    state.event_lag_s = std::max(0.0, lag);
-    // Bad news before the changes, good news after them (TickAll).
-    PublishVerdict(rank, state.feed->causes() | state.verdict.causes);
-  }
+  const double now = static_cast<double>(absl::ToUnixMicros(clock_.WallNow())) * 1e-6;
+  state.event_lag_s = std::max(0.0, now - state.feed->engine_ts());
+  // Bad news before the changes, good news after them (TickAll).
+  PublishVerdict(rank, state.feed->causes() | state.verdict.causes);
   for (const auto& publisher : publishers_) publisher->Offer(rank, changes, engine_seq);
 }
 

@@ -87,7 +87,9 @@ class EngineWorker final : private RankFeedListener {
   void OnRegistered(std::size_t publisher, std::uint32_t routing_block);
   void StartFeeds();
   void StartFeed(Rank rank);
-  void DrawEpochs();
+  // New epochs for ranks without a feed, which draws its own; at least `at_least`.
+  void DrawEpochs(Epoch at_least = 0);
+  void OnStaleEpoch();
   void Announce();  // SetRegister at every publisher, when everything is known
   void PublishVerdict(Rank rank, FeedCauses causes);
   void SetEpoch(Rank rank, Epoch epoch);
@@ -127,6 +129,7 @@ class EngineWorker final : private RankFeedListener {
   std::optional<double> process_start_;
   std::uint32_t routing_block_ = 0;  // 0: not known yet
   bool announced_ = false;
+  int stale_epochs_ = 0;  // refusals so far
   absl::Time view_at_ = absl::InfinitePast();
 
   mutable absl::Mutex mu_;

@@ -35,8 +35,7 @@ absl::Status LoadScraper::Ask(EngineReport* report) {
   report->asked = clock_.Now();
   WARMPATH_ASSIGN_OR_RETURN(const HttpReply health, http_->Get(options_.base_url + "/health"));
   if (health.status != 200 && health.status != 404) {
-    return absl::InternalError(
-        absl::StrCat(options_.base_url, "/health answered ", health.status));
+    return absl::InternalError(absl::StrCat(options_.base_url, "/health answered ", health.status));
   }
   report->asked = clock_.Now();
   WARMPATH_ASSIGN_OR_RETURN(const HttpReply metrics, http_->Get(options_.base_url + "/metrics"));

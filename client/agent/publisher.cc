@@ -29,8 +29,7 @@ bool IsRefusal(const absl::Status& status) {
 }  // namespace
 
 // Writes are started from outside its reactions, hence the one hold, which goes when reads end.
-class Publisher::Stream final
-    : public grpc::ClientBidiReactor<v1::WorkerUpdate, v1::RouterUpdate> {
+class Publisher::Stream final : public grpc::ClientBidiReactor<v1::WorkerUpdate, v1::RouterUpdate> {
  public:
   Stream(Publisher* owner, const std::shared_ptr<grpc::Channel>& channel)
       : owner_(owner), stub_(v1::WorkerEvents::NewStub(channel)) {}
@@ -203,8 +202,8 @@ void Publisher::OnRead(const v1::RouterUpdate& update) {
     }
     if (!was_registered && session_.registered()) {
       backoff_ = options_.first_backoff;
-      events_.push_back({.kind = PublisherEvent::Kind::kRegistered,
-                         .routing_block = session_.routing_block()});
+      events_.push_back(
+          {.kind = PublisherEvent::Kind::kRegistered, .routing_block = session_.routing_block()});
       Log(LogLevel::kInfo, "registered",
           {{"worker", options_.worker},
            {"router", options_.router},

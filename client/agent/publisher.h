@@ -35,11 +35,11 @@ namespace warmpath {
 
 // How to reach one router.
 struct RouterOptions {
-  std::string address;       // host:port
-  std::string ca_file;       // PEM; empty: plaintext
-  std::string cert_file;     // PEM, with key_file: the agent's own certificate
+  std::string address;    // host:port
+  std::string ca_file;    // PEM; empty: plaintext
+  std::string cert_file;  // PEM, with key_file: the agent's own certificate
   std::string key_file;
-  std::string server_name;   // name in the router's certificate, if it is not the address
+  std::string server_name;  // name in the router's certificate, if it is not the address
 };
 
 // A channel with keepalive, reconnects within 2 s (gRPC's default backs off to two minutes) and
@@ -76,9 +76,9 @@ struct PublisherView {
   std::uint64_t acked = 0;
   std::size_t unacked = 0;
   std::size_t pending = 0;
-  std::uint64_t streams = 0;       // begun
-  std::uint64_t refused = 0;       // ended by a refusal
-  std::string last_error;          // why the last stream ended
+  std::uint64_t streams = 0;  // begun
+  std::uint64_t refused = 0;  // ended by a refusal
+  std::string last_error;     // why the last stream ended
   bool draining = false;
   SessionCounts counts;
 };

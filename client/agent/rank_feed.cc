@@ -84,6 +84,13 @@ void RankFeed::OnProcessStart(double unix_seconds) {
 
 void RankFeed::Tick() { sequencer_.Tick(clock_.Now()); }
 
+void RankFeed::RenewEpoch(Epoch at_least) {
+  DrawEpoch();
+  epoch_ = std::max(epoch_, at_least);
+  if (journal_ != nullptr) Journal(journal_->Reset(epoch_, sequencer_.position(), canonical_));
+  listener_->OnNewEpoch(options_.rank, epoch_, "the router knew a later epoch");
+}
+
 std::array<SetDigest, kTierCount> RankFeed::digests() const {
   std::array<SetDigest, kTierCount> all;
   for (std::size_t t = 0; t < kTierCount; ++t) all[t] = canonical_.digest(kAllTiers[t]);

@@ -72,6 +72,12 @@ class RankFeed final : private FeedActions {
   void OnProcessStart(double unix_seconds);
   void Tick();
 
+  // Engine blocks of the GPU tier that can hold a prefix; 0 unknown.
+  void SetGpuCapacity(std::uint64_t blocks) { canonical_.SetCapacity(Tier::kGpu, blocks); }
+  // The same engine process under another epoch, at least `at_least`: a router knew a later one
+  // than this agent drew (a lost state file, a clock set back). What is held stays.
+  void RenewEpoch(Epoch at_least);
+
   Epoch epoch() const { return epoch_; }
   // Empty: the view is EXACT at engine_seq().
   FeedCauses causes() const { return sequencer_.causes() | canonical_.causes(); }

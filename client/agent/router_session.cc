@@ -45,12 +45,11 @@ bool IsSameButEpochs(v1::Register a, v1::Register b) {
     for (auto& rank : *side->mutable_ranks()) rank.clear_epoch();
   }
   // Maps have no fixed order on the wire; labels are compared apart.
-  const bool labels =
-      a.labels().size() == b.labels().size() &&
-      std::all_of(a.labels().begin(), a.labels().end(), [&b](const auto& label) {
-        const auto it = b.labels().find(label.first);
-        return it != b.labels().end() && it->second == label.second;
-      });
+  const bool labels = a.labels().size() == b.labels().size() &&
+                      std::all_of(a.labels().begin(), a.labels().end(), [&b](const auto& label) {
+                        const auto it = b.labels().find(label.first);
+                        return it != b.labels().end() && it->second == label.second;
+                      });
   a.clear_labels();
   b.clear_labels();
   return labels && a.SerializeAsString() == b.SerializeAsString();
@@ -179,10 +178,10 @@ absl::Status RouterSession::OnRegistered(const v1::Registered& registered, absl:
   }
   session_ = registered.session();
   ++counts_.sessions;
-  max_hashes_ = registered.max_hashes_per_message() == 0
-                    ? Coalescer::kMaxPieceHashes
-                    : std::min<std::size_t>(registered.max_hashes_per_message(),
-                                            Coalescer::kMaxPieceHashes);
+  max_hashes_ =
+      registered.max_hashes_per_message() == 0
+          ? Coalescer::kMaxPieceHashes
+          : std::min<std::size_t>(registered.max_hashes_per_message(), Coalescer::kMaxPieceHashes);
   heartbeat_ = absl::Milliseconds(
       registered.heartbeat_ms() == 0 ? 2000U : std::clamp(registered.heartbeat_ms(), 50U, 60000U));
   heartbeat_at_ = now;
@@ -341,10 +340,9 @@ void RouterSession::WriteVerdict(Rank rank, RankState& state, v1::WorkerUpdate* 
 bool RouterSession::NextUrgentVerdict(v1::WorkerUpdate* out) {
   for (auto& [rank, state] : ranks_) {
     if (!state.verdict) continue;
-    const bool urgent =
-        state.verdict_due ||
-        state.verdict->engine_reachable != state.verdict_sent.engine_reachable ||
-        !IsSubset(state.verdict->causes, state.verdict_sent.causes);
+    const bool urgent = state.verdict_due ||
+                        state.verdict->engine_reachable != state.verdict_sent.engine_reachable ||
+                        !IsSubset(state.verdict->causes, state.verdict_sent.causes);
     if (!urgent) continue;
     WriteVerdict(rank, state, out);
     return true;

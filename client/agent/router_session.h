@@ -181,6 +181,7 @@ class RouterSession {
   bool NextImprovedVerdict(v1::WorkerUpdate* out);
   void WriteVerdict(Rank rank, RankState& state, v1::WorkerUpdate* out);
   bool NextHeartbeat(absl::Time now, v1::WorkerUpdate* out);
+  static bool IsLoadChanged(const RankState& state);
   bool NextLoad(absl::Time now, v1::WorkerUpdate* out);
   bool NextCache(absl::Time now, v1::WorkerUpdate* out);
   bool NextQueued(absl::Time now, v1::WorkerUpdate* out);

@@ -53,14 +53,15 @@ bool DecodeSequence(std::string_view bytes, std::uint64_t* seq) {
 
 std::string EncodeSequence(std::uint64_t seq) {
   std::string bytes(8, '\0');
-  for (int i = 7; i >= 0; --i, seq >>= 8) bytes[static_cast<std::size_t>(i)] = static_cast<char>(seq);
+  for (int i = 7; i >= 0; --i, seq >>= 8)
+    bytes[static_cast<std::size_t>(i)] = static_cast<char>(seq);
   return bytes;
 }
 
 absl::Status EndpointError(const char* what, const std::string& endpoint) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(what, " endpoint \"", endpoint, "\": ", zmq_strerror(zmq_errno()),
-                   "; it should look like tcp://127.0.0.1:5557"));
+  return absl::InvalidArgumentError(absl::StrCat(what, " endpoint \"", endpoint,
+                                                 "\": ", zmq_strerror(zmq_errno()),
+                                                 "; it should look like tcp://127.0.0.1:5557"));
 }
 
 }  // namespace
@@ -150,7 +151,8 @@ bool ZmqSource::Poll(ZmqSourceSink* sink, std::size_t max_messages) {
   }
 
   // What the old connection brought comes first. libzmq keeps it in the same queue.
-  if (!drained) drained = ReadLive(batch.size() + static_cast<std::size_t>(options_.high_water_mark), &batch);
+  if (!drained)
+    drained = ReadLive(batch.size() + static_cast<std::size_t>(options_.high_water_mark), &batch);
   const Link since = ReadMonitor();
   std::size_t split = batch.size();
   if (link.connected_after || since.connected_after || since.disconnected) {

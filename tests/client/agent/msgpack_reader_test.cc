@@ -130,8 +130,8 @@ TEST(MsgpackReaderTest, SkipsEveryTypeAndNothingMore) {
   MsgpackWriter out;
   out.Array(9).Nil().Byte(0xc3).Int(-70000).Double(2.5).Str("abc").Bin("xyz");
   out.Map(1).Str("k").Array(2).Uint(1).Uint(2);
-  out.Raw("\xd5\x01pq"s);        // fixext 2
-  out.Raw("\xc7\x03\x01rst"s);   // ext 8
+  out.Raw("\xd5\x01pq"s);       // fixext 2
+  out.Raw("\xc7\x03\x01rst"s);  // ext 8
   out.Uint(77);
   MsgpackReader in(out.bytes());
   ASSERT_TRUE(in.Skip());

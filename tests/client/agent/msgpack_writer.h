@@ -35,7 +35,9 @@ class MsgpackWriter {
     if (v <= 0xffffffff) return Byte(0xce).BigEndian(v, 4);
     return Byte(0xcf).BigEndian(v, 8);
   }
-  MsgpackWriter& Double(double v) { return Byte(0xcb).BigEndian(std::bit_cast<std::uint64_t>(v), 8); }
+  MsgpackWriter& Double(double v) {
+    return Byte(0xcb).BigEndian(std::bit_cast<std::uint64_t>(v), 8);
+  }
   MsgpackWriter& Str(std::string_view s) {
     if (s.size() < 32) {
       Byte(static_cast<std::uint8_t>(0xa0 | s.size()));

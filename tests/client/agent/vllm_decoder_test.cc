@@ -94,8 +94,7 @@ void ExpectStored(const BlockStored& event, simdjson::dom::element expected) {
   }
   EXPECT_EQ(event.cache_salt, salt);
   simdjson::dom::element keys;
-  const bool has_keys =
-      expected["extra_keys"].get(keys) == simdjson::SUCCESS && !keys.is_null();
+  const bool has_keys = expected["extra_keys"].get(keys) == simdjson::SUCCESS && !keys.is_null();
   ASSERT_EQ(event.extra_keys.has_value(), has_keys);
   if (!has_keys) return;
   ASSERT_EQ(event.extra_keys->size(), keys.get_array().size());
@@ -189,7 +188,15 @@ TEST(VllmDecoderTest, Fault07_BadEventCostsOnlyItself) {
        SkipCause::kMalformed},
       {"token above 32 bits",
        [](MsgpackWriter& o) {
-         o.Array(6).Str("BlockStored").Array(1).Uint(1).Nil().Array(1).Uint(1ULL << 32).Uint(1).Nil();
+         o.Array(6)
+             .Str("BlockStored")
+             .Array(1)
+             .Uint(1)
+             .Nil()
+             .Array(1)
+             .Uint(1ULL << 32)
+             .Uint(1)
+             .Nil();
        },
        SkipCause::kMalformed},
       {"digest too short",
@@ -322,8 +329,8 @@ TEST(VllmDecoderTest, TokenPairsGiveTheirFirst) {
 
 TEST(VllmDecoderTest, NoBatchIsAnErrorThatSaysWhy) {
   EXPECT_THAT(DecodeKvEvents(""), StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_THAT(DecodeKvEvents("\x01"),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("neither an array nor a map")));
+  EXPECT_THAT(DecodeKvEvents("\x01"), StatusIs(absl::StatusCode::kInvalidArgument,
+                                               HasSubstr("neither an array nor a map")));
   EXPECT_THAT(DecodeKvEvents("\x91\x01"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("two slots")));
   EXPECT_THAT(DecodeKvEvents("\x92\xa1x\x90"),
@@ -375,12 +382,19 @@ TEST(VllmDecoderTest, TruncatedAndFlippedBytesNeverCrash) {
 }
 
 TEST(VllmDecoderTest, MediaMapToTiers) {
-  const std::pair<const char*, Tier> cases[] = {
-      {"GPU", Tier::kGpu},          {"gpu", Tier::kGpu},        {"CPU", Tier::kHost},
-      {"cpu", Tier::kHost},         {"CPU_PINNED", Tier::kHost}, {"CPU_TIER1", Tier::kHost},
-      {"CPU_TIER2", Tier::kDisk},   {"DISK", Tier::kDisk},      {"STORAGE", Tier::kDisk},
-      {"FS", Tier::kDisk},          {"OBJ", Tier::kExternal},   {"EXTERNAL", Tier::kExternal},
-      {"SHARED_STORAGE", Tier::kExternal}};
+  const std::pair<const char*, Tier> cases[] = {{"GPU", Tier::kGpu},
+                                                {"gpu", Tier::kGpu},
+                                                {"CPU", Tier::kHost},
+                                                {"cpu", Tier::kHost},
+                                                {"CPU_PINNED", Tier::kHost},
+                                                {"CPU_TIER1", Tier::kHost},
+                                                {"CPU_TIER2", Tier::kDisk},
+                                                {"DISK", Tier::kDisk},
+                                                {"STORAGE", Tier::kDisk},
+                                                {"FS", Tier::kDisk},
+                                                {"OBJ", Tier::kExternal},
+                                                {"EXTERNAL", Tier::kExternal},
+                                                {"SHARED_STORAGE", Tier::kExternal}};
   for (const auto& [medium, expected] : cases) {
     Tier tier = Tier::kGpu;
     EXPECT_TRUE(ParseTier(medium, std::nullopt, &tier)) << medium;

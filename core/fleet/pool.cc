@@ -56,7 +56,6 @@ TargetId Pool::AddTarget(TargetState state) {
 
 void Pool::RemoveTarget(TargetId target, absl::Time now) {
   if (target >= targets_.size() || !targets_[target].in_use) return;
-  ledger_->ClearTarget(target, CloseCause::kTargetLost, now);
   ledger_->RemoveTarget(target, now);
   targets_[target] = TargetState();
   free_targets_.push_back(target);

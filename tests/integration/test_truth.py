@@ -176,17 +176,19 @@ def test_differences_name_both_sides():
 
 
 def test_json_of_both_sides():
+    first = {"tier": "GPU", "hash": 2**63, "parent": None, "token_ids": [1, 2]}
+    second = {"tier": "GPU", "hash": "0000000000000010", "parent": 2**63, "token_ids": [3, 4]}
     document = {
-        "ranks": [{"rank": 0, "seq": 7}, {"rank": 1, "seq": None}],
-        "blocks": [
-            {"rank": 0, "tier": "gpu", "hash": 2**63, "parent": None, "tokens": [1, 2]},
-            {"rank": 0, "tier": "GPU", "hash": "0000000000000010", "parent": 2**63, "tokens": [3, 4],
-             "lora": None, "salt": "s", "resident": False},
+        "ranks": [
+            {"rank": 0, "seq": 7, "last_seq": 9, "blocks": [
+                {**first, "lora": None, "salt": "s"},
+                {**second, "lora": None, "salt": "s", "resident": False}]},
+            {"rank": 1, "seq": None, "last_seq": None, "blocks": []},
         ],
-    }
+    }  # fmt: skip
     cache = truth.CacheState.from_json(document)
     assert cache.seq == {0: 7, 1: None}
-    assert held(cache, 2) == set(truth.chain_hashes([1, 2], 2))
+    assert held(cache, 2) == set(truth.chain_hashes([1, 2], 2, salt="s"))
 
     dump = truth.Dump.from_json(
         {"hashes": ["ffffffffffffffff", "0000000000000001", 2], "engine_seq": 7, "freshness": "EXACT",

@@ -82,22 +82,23 @@ class CacheState:
 
     @staticmethod
     def from_json(document):
-        """See tests/fakes/engine for who writes it. Unknown keys are ignored."""
+        """The body of warmpath-engine's GET /debug/cache. Unknown keys are ignored."""
         blocks = []
-        for entry in document["blocks"]:
-            parent = entry["parent"]
-            blocks.append(
-                EngineBlock(
-                    hash=parse_hash(entry["hash"]),
-                    parent=None if parent is None else parse_hash(parent),
-                    tokens=tuple(entry["tokens"]),
-                    rank=entry["rank"],
-                    tier=entry["tier"].lower(),
-                    lora=entry.get("lora"),
-                    salt=entry.get("salt"),
-                    resident=entry.get("resident", True),
+        for rank in document["ranks"]:
+            for entry in rank["blocks"]:
+                parent = entry["parent"]
+                blocks.append(
+                    EngineBlock(
+                        hash=parse_hash(entry["hash"]),
+                        parent=None if parent is None else parse_hash(parent),
+                        tokens=tuple(entry["token_ids"]),
+                        rank=rank["rank"],
+                        tier=entry["tier"].lower(),
+                        lora=entry["lora"],
+                        salt=entry["salt"],
+                        resident=entry.get("resident", True),
+                    )
                 )
-            )
         return CacheState(tuple(blocks), {r["rank"]: r["seq"] for r in document["ranks"]})
 
 

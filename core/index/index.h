@@ -13,6 +13,7 @@
 #define WARMPATH_CORE_INDEX_INDEX_H_
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -42,10 +43,40 @@ struct SlotMatch {
   friend bool operator==(const SlotMatch&, const SlotMatch&) = default;
 };
 
+// The slots by their depth in the GPU tier, for callers that need not see each one: most slots that
+// hold any of a chain hold the same few leading blocks of it. Reused between calls.
+struct MatchSegments {
+  struct Segment {
+    std::uint32_t depth = 0;     // in blocks, > 0
+    std::size_t first_word = 0;  // in `words`
+  };
+  // Shallowest first; each slot with gpu_depth > 0 is in exactly one.
+  std::vector<Segment> segments;
+  // Bitmaps of slots, words_per_segment each: slot s is bit s % 64 of word s / 64.
+  std::vector<std::uint64_t> words;
+  std::size_t words_per_segment = 0;
+
+  bool Contains(const Segment& segment, Slot slot) const {
+    return slot / 64 < words_per_segment &&
+           ((words[segment.first_word + slot / 64] >> (slot % 64)) & 1) != 0;
+  }
+  template <typename Visit>
+  void ForEachSlot(const Segment& segment, Visit visit) const {
+    for (std::size_t i = 0; i < words_per_segment; ++i) {
+      for (std::uint64_t bits = words[segment.first_word + i]; bits != 0; bits &= bits - 1) {
+        visit(static_cast<Slot>(i * 64 + static_cast<std::size_t>(std::countr_zero(bits))));
+      }
+    }
+  }
+};
+
 // Reused between calls, so that a match allocates nothing once warm.
 struct MatchResult {
   // One entry for each open slot with usable_depth > 0, in no particular order.
   std::vector<SlotMatch> slots;
+  // The index's own, for the call.
+  MatchSegments segments;
+  std::vector<std::uint64_t> scratch;
 };
 
 struct ApplyResult {
@@ -99,6 +130,12 @@ class Index {
   // chain and kept its tail: verify the winner with VerifiedGpuDepth before it is reserved.
   virtual void Match(std::span<const ChainHash> chain, MatchResult* result) const = 0;
 
+  // The gpu_depth part of Match, by segments; the same bounds on its truth.
+  virtual void MatchGpu(std::span<const ChainHash> chain, MatchSegments* result) const = 0;
+
+  // As Match, but looks at every block: never over-credits. 5 to 30 times slower.
+  virtual void MatchExact(std::span<const ChainHash> chain, MatchResult* result) const = 0;
+
   // Exact: the length of the run chain[from], chain[from + 1], ... that the slot holds in the GPU
   // tier, looking at no block at or past `limit`. Returns a position in [from, limit].
   virtual std::size_t VerifiedGpuDepth(Slot slot, std::span<const ChainHash> chain,
@@ -121,7 +158,10 @@ class Index {
 };
 
 struct IndexOptions {
-  std::uint64_t bound_bytes = 0;  // hard memory bound; 0 = none
+  // Hard memory bound; 0 = none. At it stores are refused, removals go on.
+  std::uint64_t bound_bytes = 0;
+  // Decides where blocks lie in memory. A random one keeps agents from crowding them on purpose.
+  std::uint64_t seed = 0x8E5B0A1CF3D97246;
 };
 
 // The index that the router runs.

@@ -1,5 +1,7 @@
 #include "core/index/reference_index.h"
 
+#include <algorithm>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -74,6 +76,29 @@ void ReferenceIndex::Match(std::span<const ChainHash> chain, MatchResult* result
       if (gpu_run) ++match.gpu_depth;
     }
     if (match.usable_depth > 0) result->slots.push_back(match);
+  }
+}
+
+void ReferenceIndex::MatchGpu(std::span<const ChainHash> chain, MatchSegments* result) const {
+  MatchResult match;
+  Match(chain, &match);
+  std::map<std::uint32_t, std::vector<Slot>> by_depth;
+  Slot highest = 0;
+  for (const SlotMatch& slot : match.slots) {
+    if (slot.gpu_depth == 0) continue;
+    by_depth[slot.gpu_depth].push_back(slot.slot);
+    highest = std::max(highest, slot.slot);
+  }
+  result->segments.clear();
+  result->words.clear();
+  result->words_per_segment = highest / 64 + 1;
+  for (const auto& [depth, slots] : by_depth) {
+    result->segments.push_back({depth, result->words.size()});
+    result->words.resize(result->words.size() + result->words_per_segment);
+    for (const Slot slot : slots) {
+      result->words[result->segments.back().first_word + slot / 64] |= std::uint64_t{1}
+                                                                       << (slot % 64);
+    }
   }
 }
 

@@ -1,0 +1,245 @@
+#include "core/index/bucket_table.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+
+namespace warmpath::index_internal {
+
+BucketTable::BucketTable(std::uint64_t seed, PageArena* pages, EpochDomain* epochs)
+    : seed_(seed), pages_(pages), epochs_(epochs) {
+  // The first page of each comes from the bound's reserve: an index below its bound has a table.
+  Directory* const directory = NewDirectory(0, MemoryUse::kRemoval);
+  Segment* const segment = NewSegment(1, 0, MemoryUse::kRemoval);
+  if (directory == nullptr || segment == nullptr) std::abort();  // two pages, at start
+  directory->entries()[0].store(Pack(segment), std::memory_order_relaxed);
+  directory_.store(directory, std::memory_order_release);
+}
+
+BucketTable::~BucketTable() {
+  Directory* const directory = directory_.load(std::memory_order_acquire);
+  std::uint64_t position = 0;
+  do {
+    Segment* const segment = SegmentOf(EntryFor(position));
+    position = segment->depth == 0
+                   ? 0
+                   : ((position >> (64 - segment->depth)) + 1) << (64 - segment->depth);
+    FreeSegment(segment);
+  } while (position != 0);
+  pages_->Free(directory, directory->pages);
+  PlainLock lock(&retired_mu_);
+  for (const Retired& retired : retired_) pages_->Free(retired.memory, retired.pages);
+}
+
+Bucket* BucketTable::LockHome(std::uint64_t mixed, Entry* entry) const {
+  SpinWait wait;
+  for (;;) {
+    *entry = EntryFor(mixed);
+    Bucket* const bucket = Home(*entry, mixed);
+    if (bucket->TryLock()) return bucket;
+    wait.Once();
+  }
+}
+
+void BucketTable::Lock(Bucket* bucket) {
+  SpinWait wait;
+  while (!bucket->TryLock()) wait.Once();
+}
+
+bool BucketTable::Insert(Bucket* home, ChainHash hash, SetId id) {
+  // Later buckets are locked in rising order while the home is held, as everywhere.
+  int distance = 0;
+  int slot = home->FreeEntry();
+  while (slot < 0 && distance < kTailBuckets) {
+    ++distance;
+    Lock(home + distance);
+    slot = home[distance].FreeEntry();
+  }
+  if (slot >= 0) {
+    // Readers must know to look further before there is anything to find.
+    for (int i = 0; i < distance; ++i) home[i].CountPassed();
+    home[distance].Take(slot, hash, id);
+  }
+  for (int i = 1; i <= distance; ++i) home[i].Unlock();
+  return slot >= 0;
+}
+
+void BucketTable::Erase(Bucket* home, int distance, int slot) {
+  home[distance].set[slot].store(kEmptySet, std::memory_order_release);
+  if (distance > 0) home->UncountPassed();
+  for (int i = 1; i < distance; ++i) {
+    Lock(home + i);
+    home[i].UncountPassed();
+    home[i].Unlock();
+  }
+}
+
+BucketTable::Segment* BucketTable::NewSegment(std::uint32_t pages, int depth, MemoryUse use) {
+  void* const memory = pages_->Allocate(pages, use);
+  if (memory == nullptr) return nullptr;
+  auto* const segment = new (memory) Segment;
+  segment->pages = pages;
+  segment->depth = depth;
+  segment->home_buckets =
+      pages * static_cast<std::uint32_t>(PageArena::kPageBytes / sizeof(Bucket)) - 1 - kTailBuckets;
+  segment->limit = static_cast<std::uint32_t>(segment->home_buckets * Bucket::kEntries * kMaxLoad);
+  Bucket* const buckets = segment->buckets();
+  for (std::uint32_t i = 0; i < segment->all_buckets(); ++i) (new (buckets + i) Bucket)->Clear();
+  capacity_.fetch_add(segment->home_buckets * Bucket::kEntries, std::memory_order_relaxed);
+  return segment;
+}
+
+void BucketTable::FreeSegment(Segment* segment) {
+  capacity_.fetch_sub(segment->home_buckets * Bucket::kEntries, std::memory_order_relaxed);
+  pages_->Free(segment, segment->pages);
+}
+
+BucketTable::Directory* BucketTable::NewDirectory(int depth, MemoryUse use) {
+  const std::size_t bytes = sizeof(Directory) + (std::size_t{8} << depth);
+  const auto pages =
+      static_cast<std::uint32_t>((bytes + PageArena::kPageBytes - 1) / PageArena::kPageBytes);
+  void* const memory = pages_->Allocate(pages, use);
+  if (memory == nullptr) return nullptr;
+  auto* const directory = new (memory) Directory;
+  directory->depth = depth;
+  directory->pages = pages;
+  return directory;
+}
+
+BucketTable::Resize BucketTable::Grow(Entry entry, std::uint64_t mixed, MemoryUse use) {
+  Segment* const old = SegmentOf(entry);
+  const std::uint32_t entries = old->entries.load(std::memory_order_relaxed);
+  if (entries * 2 < old->limit) {
+    // Crowded buckets in a half-empty segment are not what growth can help.
+    return old->replacing.load(std::memory_order_acquire) != 0 ? Resize::kRaced : Resize::kNoMemory;
+  }
+  const std::uint32_t pages = old->pages + (old->pages + 4) / 5;
+  if (pages <= kMaxPages) return Replace(old, mixed, pages, /*split=*/false, use);
+  if (old->depth >= kMaxDepth) return Resize::kNoMemory;
+  return Replace(old, mixed, (pages + 1) / 2, /*split=*/true, use);
+}
+
+void BucketTable::ShrinkSegment(std::uint64_t position) {
+  Segment* const old = SegmentOf(EntryFor(position));
+  const std::uint32_t entries = old->entries.load(std::memory_order_relaxed);
+  if (old->pages == 1 || entries > old->limit * kShrinkLoad) return;
+  // Room for a tenth more before it grows again.
+  const double buckets = entries * 1.1 / (Bucket::kEntries * kMaxLoad) + 1 + kTailBuckets;
+  const auto pages =
+      static_cast<std::uint32_t>(buckets * sizeof(Bucket) / PageArena::kPageBytes) + 1;
+  if (pages < old->pages) {
+    Replace(old, position, pages, /*split=*/false, MemoryUse::kRemoval);
+  }
+}
+
+BucketTable::Resize BucketTable::Replace(Segment* old, std::uint64_t mixed, std::uint32_t pages,
+                                         bool split, MemoryUse use) {
+  // Whoever replaces a segment sets this for good, so that nobody does it twice; a failure takes
+  // it back.
+  if (old->replacing.exchange(1, std::memory_order_acq_rel) != 0) return Resize::kRaced;
+  Reclaim();
+  if (split && !DeepenDirectory(old->depth + 1, use)) {
+    old->replacing.store(0, std::memory_order_release);
+    return Resize::kNoMemory;
+  }
+  bool frozen = false;
+  // More pages are tried when a copy does not fit; hashes crowded on purpose may fit nowhere.
+  const std::uint32_t most_pages = 2 * old->pages + 2;
+  for (;; ++pages) {
+    const int depth = old->depth + (split ? 1 : 0);
+    Segment* const first = pages <= most_pages ? NewSegment(pages, depth, use) : nullptr;
+    Segment* const second = first != nullptr && split ? NewSegment(pages, depth, use) : nullptr;
+    if (first == nullptr || (split && second == nullptr)) {
+      if (first != nullptr) FreeSegment(first);
+      if (frozen) {
+        for (std::uint32_t i = 0; i < old->all_buckets(); ++i) old->buckets()[i].Unlock();
+      }
+      old->replacing.store(0, std::memory_order_release);
+      return Resize::kNoMemory;
+    }
+    if (!frozen) {
+      // From here on no writer changes the segment. Rising order, as in Insert: a writer that
+      // holds a home bucket can always finish.
+      for (std::uint32_t i = 0; i < old->all_buckets(); ++i) Lock(old->buckets() + i);
+      frozen = true;
+    }
+    if (CopyInto(old, first, second)) {
+      Publish(mixed, old, first, second);
+      capacity_.fetch_sub(old->home_buckets * Bucket::kEntries, std::memory_order_relaxed);
+      Retire(old, old->pages);
+      return Resize::kDone;
+    }
+    FreeSegment(first);
+    if (second != nullptr) FreeSegment(second);
+  }
+}
+
+bool BucketTable::CopyInto(Segment* old, Segment* first, Segment* second) const {
+  for (std::uint32_t i = 0; i < old->all_buckets(); ++i) {
+    const Bucket& from = old->buckets()[i];
+    for (int k = 0; k < Bucket::kEntries; ++k) {
+      const SetId id = from.set[k].load(std::memory_order_relaxed);
+      if (id == kEmptySet) continue;
+      const ChainHash hash = from.hash[k].load(std::memory_order_relaxed);
+      const std::uint64_t mixed = Mix(hash);
+      Segment* const to =
+          second != nullptr && ((mixed >> (63 - old->depth)) & 1) != 0 ? second : first;
+      Bucket* bucket = to->buckets() + (((mixed & 0xFFFFFFFF) * to->home_buckets) >> 32);
+      int slot = bucket->FreeEntry();
+      int distance = 0;
+      while (slot < 0 && distance < kTailBuckets) {
+        ++distance;
+        slot = (++bucket)->FreeEntry();
+      }
+      if (slot < 0) return false;
+      bucket->hash[slot].store(hash, std::memory_order_relaxed);
+      bucket->set[slot].store(id, std::memory_order_relaxed);
+      for (; distance > 0; --distance) (--bucket)->CountPassed();
+      to->entries.store(to->entries.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    }
+  }
+  return true;
+}
+
+void BucketTable::Publish(std::uint64_t mixed, Segment* old, Segment* first, Segment* second) {
+  PlainLock lock(&directory_mu_);
+  Directory* const directory = directory_.load(std::memory_order_relaxed);
+  // The directory entries that share the segment's leading bits.
+  const std::uint64_t count = std::uint64_t{1} << (directory->depth - old->depth);
+  const std::uint64_t begin = old->depth == 0 ? 0 : (mixed >> (64 - old->depth)) * count;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    Segment* const to = second != nullptr && i >= count / 2 ? second : first;
+    directory->entries()[begin + i].store(Pack(to), std::memory_order_release);
+  }
+}
+
+bool BucketTable::DeepenDirectory(int depth, MemoryUse use) {
+  PlainLock lock(&directory_mu_);
+  Directory* const old = directory_.load(std::memory_order_relaxed);
+  if (old->depth >= depth) return true;
+  Directory* const deeper = NewDirectory(old->depth + 1, use);
+  if (deeper == nullptr) return false;
+  for (std::uint64_t i = 0; i < std::uint64_t{1} << deeper->depth; ++i) {
+    deeper->entries()[i].store(old->entries()[i / 2].load(std::memory_order_relaxed),
+                               std::memory_order_relaxed);
+  }
+  directory_.store(deeper, std::memory_order_release);
+  Retire(old, old->pages);
+  return true;
+}
+
+void BucketTable::Retire(void* memory, std::uint32_t pages) {
+  PlainLock lock(&retired_mu_);
+  retired_.push_back({memory, pages, epochs_->Advance()});
+}
+
+void BucketTable::Reclaim() {
+  PlainLock lock(&retired_mu_);
+  std::size_t kept = 0;
+  // Oldest first; the first that is still visible hides the rest.
+  while (kept < retired_.size() && epochs_->AllLeft(retired_[kept].epoch)) ++kept;
+  for (std::size_t i = 0; i < kept; ++i) pages_->Free(retired_[i].memory, retired_[i].pages);
+  retired_.erase(retired_.begin(), retired_.begin() + static_cast<std::ptrdiff_t>(kept));
+}
+
+}  // namespace warmpath::index_internal

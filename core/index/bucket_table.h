@@ -1,0 +1,260 @@
+// The hash table of the index: chain hash -> set id, read without locks, written bucket by bucket,
+// grown segment by segment.
+//
+// A directory, indexed by the top bits of the mixed hash, names segments; a segment is a run of at
+// most 128 KiB of buckets. An entry lies in its home bucket or, when that was full, in one of the
+// next few, and never moves while its segment lives. A segment that fills up is copied into one
+// about 1.2 times as large, or into two once it is at its largest: memory grows in small steps
+// and never by more than a segment at a time. The old copy stays readable until every reader that
+// could see it is gone.
+#ifndef WARMPATH_CORE_INDEX_BUCKET_TABLE_H_
+#define WARMPATH_CORE_INDEX_BUCKET_TABLE_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/index/bucket.h"
+#include "core/index/epoch.h"
+#include "core/index/lock.h"
+#include "core/index/page_arena.h"
+
+namespace warmpath::index_internal {
+
+// Thread-safe. All calls but the constructor and destructor need a pin of `epochs`.
+class BucketTable {
+ public:
+  // The three must outlive the table. `seed` keeps the placement of entries from being known
+  // outside: hashes come from agents, and must not be able to crowd one segment.
+  BucketTable(std::uint64_t seed, PageArena* pages, EpochDomain* epochs);
+  ~BucketTable();
+  BucketTable(const BucketTable&) = delete;
+  BucketTable& operator=(const BucketTable&) = delete;
+
+  // Never waits. An entry present during the whole call is found.
+  SetId Find(ChainHash hash) const {
+    const std::uint64_t mixed = Mix(hash);
+    const Bucket* bucket = Home(EntryFor(mixed), mixed);
+    for (int i = 0;; ++i, ++bucket) {
+      const SetId id = bucket->Find(hash);
+      if (id != kEmptySet || i == kTailBuckets || !bucket->Passed()) return id;
+    }
+  }
+
+  void PrefetchForRead(ChainHash hash) const {
+    const std::uint64_t mixed = Mix(hash);
+    __builtin_prefetch(Home(EntryFor(mixed), mixed), 0);
+  }
+  void PrefetchForWrite(ChainHash hash) const {
+    const std::uint64_t mixed = Mix(hash);
+    __builtin_prefetch(Home(EntryFor(mixed), mixed), 1);
+  }
+
+  enum class Outcome {
+    kUnchanged,  // before == after
+    kChanged,
+    kInserted,
+    kErased,
+    kNoMemory,  // nothing was changed
+  };
+  struct Update {
+    Outcome outcome;
+    SetId before;
+    SetId after;
+  };
+  // Replaces the set of `hash` by transition(set), kEmptySet standing for "no entry" on both sides.
+  // Atomic with respect to other updates of the same hash. `transition` may return kNoSet when it
+  // has no memory; it must not call the table. `use` says how far growth may draw on the bound.
+  template <typename Transition>
+  Update Apply(ChainHash hash, MemoryUse use, Transition transition);
+  static constexpr SetId kNoSet = ~SetId{0};
+
+  // Calls visit(hash, set id) for the entries of the segment that covers `position` and returns
+  // the position after it: 0 once the last segment was visited. An entry present during the whole
+  // walk is visited at least once.
+  template <typename Visit>
+  std::uint64_t VisitSegment(std::uint64_t position, Visit visit) const;
+
+  // Replaces the segment that covers `position` by a smaller one if it is sparse.
+  void ShrinkSegment(std::uint64_t position);
+
+  // Frees replaced segments that nobody can see any more.
+  void Reclaim();
+
+  // Entries, as far as callers have reported what they inserted and erased: in batches, because a
+  // counter that all writers touched for each block would be the slowest part of a write.
+  void AddEntries(std::int64_t change) {
+    entries_.fetch_add(static_cast<std::uint64_t>(change), std::memory_order_relaxed);
+  }
+  std::uint64_t entries() const { return entries_.load(std::memory_order_relaxed); }
+
+  // Room in home buckets of live segments, in entries.
+  std::uint64_t capacity() const { return capacity_.load(std::memory_order_relaxed); }
+
+ private:
+  // Buckets after the last home bucket, so that passing on never wraps around. The number of
+  // buckets that an insertion may pass.
+  static constexpr int kTailBuckets = 8;
+  static constexpr std::uint32_t kMaxPages = 32;
+  // A directory of 2^24 segments of a page would hold 64 GiB: deeper means that hashes are crowded
+  // on purpose.
+  static constexpr int kMaxDepth = 24;
+  // Share of the entries at which a segment grows. Beyond it, passed buckets cost readers more
+  // than memory saves.
+  static constexpr double kMaxLoad = 0.87;
+  static constexpr double kShrinkLoad = 0.5;
+
+  struct alignas(64) Segment {
+    std::atomic<std::uint32_t> entries{0};
+    std::atomic<std::uint32_t> replacing{0};  // 1 from the start of a replacement on
+    std::uint32_t home_buckets = 0;
+    std::uint32_t pages = 0;
+    std::uint32_t limit = 0;  // entries at which it grows
+    int depth = 0;            // leading bits of the mixed hash that all its entries share
+
+    Bucket* buckets() { return reinterpret_cast<Bucket*>(this + 1); }
+    std::uint32_t all_buckets() const { return home_buckets + kTailBuckets; }
+  };
+  static_assert(sizeof(Segment) == 64);
+
+  // A reader needs a segment's buckets and their number, in one atomic word: the address in units
+  // of cache lines (42 bits reach all of a 48-bit address space) and the home buckets (22 bits).
+  using Entry = std::uint64_t;
+  static constexpr int kAddressBits = 42;
+  static Entry Pack(Segment* segment) {
+    return (std::uint64_t{segment->home_buckets} << kAddressBits) |
+           (reinterpret_cast<std::uintptr_t>(segment->buckets()) >> 6);
+  }
+  static Bucket* Buckets(Entry entry) {
+    return reinterpret_cast<Bucket*>((entry & ((std::uint64_t{1} << kAddressBits) - 1)) << 6);
+  }
+  static Segment* SegmentOf(Entry entry) { return reinterpret_cast<Segment*>(Buckets(entry)) - 1; }
+
+  struct alignas(64) Directory {
+    int depth = 0;
+    std::uint32_t pages = 0;
+
+    std::atomic<Entry>* entries() { return reinterpret_cast<std::atomic<Entry>*>(this + 1); }
+    std::atomic<Entry>& For(std::uint64_t mixed) {
+      return entries()[depth == 0 ? 0 : mixed >> (64 - depth)];
+    }
+  };
+
+  // Top bits choose the segment, low 32 bits the bucket.
+  std::uint64_t Mix(ChainHash hash) const {
+    const std::uint64_t product = (hash ^ seed_) * 0x9E3779B97F4A7C15ULL;
+    return product ^ (product >> 32);
+  }
+  Entry EntryFor(std::uint64_t mixed) const {
+    return directory_.load(std::memory_order_acquire)->For(mixed).load(std::memory_order_acquire);
+  }
+  static Bucket* Home(Entry entry, std::uint64_t mixed) {
+    return Buckets(entry) + (((mixed & 0xFFFFFFFF) * (entry >> kAddressBits)) >> 32);
+  }
+
+  // Locks the home bucket in the segment that is current then. A replaced segment's buckets stay
+  // locked for ever, so a lock that was got is a lock on the current one.
+  Bucket* LockHome(std::uint64_t mixed, Entry* entry) const;
+  static void Lock(Bucket* bucket);
+
+  // REQUIRES: `home` locked. Where the entry went, or false when home and all buckets after it
+  // that may be used are full.
+  static bool Insert(Bucket* home, ChainHash hash, SetId id);
+  // REQUIRES: `home` locked, the entry lies `distance` buckets after it.
+  static void Erase(Bucket* home, int distance, int slot);
+
+  Segment* NewSegment(std::uint32_t pages, int depth, MemoryUse use);
+  Directory* NewDirectory(int depth, MemoryUse use);
+  void FreeSegment(Segment* segment);
+
+  enum class Resize { kDone, kRaced, kNoMemory };
+  // Makes room in the segment of `entry`, which covers `mixed`.
+  Resize Grow(Entry entry, std::uint64_t mixed, MemoryUse use);
+  // Copies the frozen `old` into one segment or, when `second` is given, two.
+  bool CopyInto(Segment* old, Segment* first, Segment* second) const;
+  Resize Replace(Segment* old, std::uint64_t mixed, std::uint32_t pages, bool split, MemoryUse use);
+  void Publish(std::uint64_t mixed, Segment* old, Segment* first, Segment* second);
+  bool DeepenDirectory(int depth, MemoryUse use);
+  void Retire(void* memory, std::uint32_t pages);
+
+  const std::uint64_t seed_;
+  PageArena* const pages_;
+  EpochDomain* const epochs_;
+  std::atomic<Directory*> directory_;
+  std::atomic<std::uint64_t> capacity_{0};
+  std::atomic<std::uint64_t> entries_{0};
+
+  PlainMutex directory_mu_;  // held to change the directory or an entry of it
+
+  struct Retired {
+    void* memory;
+    std::uint32_t pages;
+    EpochNumber epoch;
+  };
+  PlainMutex retired_mu_;
+  std::vector<Retired> retired_ ABSL_GUARDED_BY(retired_mu_);
+};
+
+template <typename Transition>
+BucketTable::Update BucketTable::Apply(ChainHash hash, MemoryUse use, Transition transition) {
+  const std::uint64_t mixed = Mix(hash);
+  for (;;) {
+    Entry entry;
+    Bucket* const home = LockHome(mixed, &entry);
+    Bucket* bucket = home;
+    int distance = 0;
+    int slot = bucket->Locate(hash);
+    while (slot < 0 && distance < kTailBuckets && bucket->Passed()) {
+      ++distance;
+      slot = (++bucket)->Locate(hash);
+    }
+    const SetId before = slot < 0 ? kEmptySet : bucket->set[slot].load(std::memory_order_relaxed);
+    const SetId after = transition(before);
+    if (after == before || after == kNoSet) {
+      home->Unlock();
+      if (after == kNoSet) return {Outcome::kNoMemory, before, before};
+      return {Outcome::kUnchanged, before, after};
+    }
+    if (before != kEmptySet && after != kEmptySet) {
+      bucket->set[slot].store(after, std::memory_order_release);
+      home->Unlock();
+      return {Outcome::kChanged, before, after};
+    }
+    Segment* const segment = SegmentOf(entry);
+    if (after == kEmptySet) {
+      Erase(home, distance, slot);
+      segment->entries.fetch_sub(1, std::memory_order_relaxed);
+      home->Unlock();
+      return {Outcome::kErased, before, after};
+    }
+    const bool inserted = Insert(home, hash, after);
+    const std::uint32_t entries =
+        inserted ? segment->entries.fetch_add(1, std::memory_order_relaxed) + 1 : 0;
+    const std::uint32_t limit = segment->limit;
+    home->Unlock();
+    if (inserted) {
+      if (entries > limit) Grow(entry, mixed, use);
+      return {Outcome::kInserted, before, after};
+    }
+    if (Grow(entry, mixed, use) == Resize::kNoMemory) return {Outcome::kNoMemory, before, before};
+  }
+}
+
+template <typename Visit>
+std::uint64_t BucketTable::VisitSegment(std::uint64_t position, Visit visit) const {
+  Segment* const segment = SegmentOf(EntryFor(position));
+  const Bucket* bucket = segment->buckets();
+  for (std::uint32_t i = 0; i < segment->all_buckets(); ++i, ++bucket) {
+    for (int k = 0; k < Bucket::kEntries; ++k) {
+      const Bucket::Entry entry = bucket->Read(k);
+      if (entry.set != kEmptySet) visit(entry.hash, entry.set);
+    }
+  }
+  if (segment->depth == 0) return 0;
+  return ((position >> (64 - segment->depth)) + 1) << (64 - segment->depth);
+}
+
+}  // namespace warmpath::index_internal
+
+#endif  // WARMPATH_CORE_INDEX_BUCKET_TABLE_H_

@@ -1,0 +1,234 @@
+#include "core/index/matcher.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <vector>
+
+namespace warmpath::index_internal {
+namespace {
+
+// Far enough ahead to hide a cache miss behind the probes between.
+constexpr std::size_t kPrefetchAhead = 12;
+
+bool AnyBit(const std::uint64_t* mask, std::size_t words) {
+  for (std::size_t i = 0; i < words; ++i) {
+    if (mask[i] != 0) return true;
+  }
+  return false;
+}
+
+bool Contains(const std::uint64_t* mask, Slot slot) {
+  return ((mask[slot / 64] >> (slot % 64)) & 1) != 0;
+}
+
+template <typename Visit>
+void ForEachSlot(const std::uint64_t* mask, std::size_t words, Visit visit) {
+  for (std::size_t word = 0; word < words; ++word) {
+    for (std::uint64_t bits = mask[word]; bits != 0; bits &= bits - 1) {
+      visit(static_cast<Slot>(word * 64 + static_cast<std::size_t>(std::countr_zero(bits))));
+    }
+  }
+}
+
+}  // namespace
+
+void Matcher::PrefetchGallop() const {
+  for (std::size_t step = 1; step - 1 < chain_.size(); step *= 2) Prefetch(step - 1);
+}
+
+bool Matcher::Covers(SetId id, const std::uint64_t* mask, std::uint64_t* scratch) {
+  if (id == kEmptySet) return false;
+  const SetNode& node = sets_.Node(id);
+  gpu_only_ = gpu_only_ && node.GpuOnly();
+  node.TierMask(0, scratch, words_);
+  for (std::size_t i = 0; i < words_; ++i) {
+    if ((mask[i] & ~scratch[i]) != 0) return false;
+  }
+  return true;
+}
+
+bool Matcher::Gpu(MatchSegments* result) {
+  const std::size_t n = chain_.size();
+  result->segments.clear();
+  result->words_per_segment = words_;
+  // Two masks of our own, then those of the segments.
+  result->words.resize(2 * words_);
+  if (n == 0 || words_ == 0) return true;
+  PrefetchGallop();
+  std::size_t low = 0;  // all of `held` is held here, and was at every position before
+  SetId low_id = At(0);
+  if (low_id == kEmptySet) return true;
+  const SetNode& first = sets_.Node(low_id);
+  gpu_only_ = first.GpuOnly();
+  first.TierMask(0, result->words.data(), words_);
+  slots_.KeepOpen(result->words.data(), words_);
+  std::size_t step = 1;
+  while (AnyBit(result->words.data(), words_)) {
+    std::uint64_t* held = result->words.data();
+    std::uint64_t* const scratch = held + words_;
+    std::size_t lost = n;  // the first position known to have lost part of `held`
+    SetId lost_id = kEmptySet;
+    while (low + 1 < n) {
+      const std::size_t high = std::min(low + step, n - 1);
+      const SetId id = At(high);
+      if (id != low_id && !Covers(id, held, scratch)) {
+        lost = high;
+        lost_id = id;
+        break;
+      }
+      low = high;
+      low_id = id;
+      step *= 2;
+    }
+    const std::size_t gallop_end = lost;
+    while (lost - low > 1 && lost < n) {
+      const std::size_t middle = low + (lost - low) / 2;
+      Prefetch(low + (middle - low) / 2);
+      Prefetch(middle + (lost - middle) / 2);
+      const SetId id = At(middle);
+      if (id == low_id || (id != lost_id && Covers(id, held, scratch))) {
+        low = middle;
+        low_id = id;
+      } else {
+        lost = middle;
+        lost_id = id;
+      }
+    }
+    // scratch: what of `held` is lost at `lost`; held: what is left.
+    if (lost == n || lost_id == kEmptySet) {
+      std::copy_n(held, words_, scratch);
+      std::fill_n(held, words_, 0);
+    } else {
+      sets_.Node(lost_id).TierMask(0, scratch, words_);
+      for (std::size_t i = 0; i < words_; ++i) {
+        const std::uint64_t kept = held[i] & scratch[i];
+        scratch[i] = held[i] ^ kept;
+        held[i] = kept;
+      }
+    }
+    result->segments.push_back({static_cast<std::uint32_t>(lost), result->words.size()});
+    result->words.resize(result->words.size() + words_);
+    held = result->words.data();
+    std::copy_n(held + words_, words_, result->words.end() - static_cast<std::ptrdiff_t>(words_));
+    low = lost;
+    low_id = lost_id;
+    step = std::max<std::size_t>(1, gallop_end - lost);
+  }
+  return gpu_only_;
+}
+
+void Matcher::AllTiers(bool exact, MatchResult* result) {
+  result->slots.clear();
+  const std::size_t n = chain_.size();
+  if (n == 0 || words_ == 0) return;
+  // Masks: usable and GPU runs, then for each tier the slots whose fastest it is, here and at the
+  // position that is compared; then each slot's place in the result.
+  result->scratch.assign((2 + 2 * kTierCount) * words_ + words_ * 64, 0);
+  std::uint64_t* const usable = result->scratch.data();
+  std::uint64_t* const gpu = usable + words_;
+  std::uint64_t* fastest = gpu + words_;
+  std::uint64_t* other = fastest + kTierCount * words_;
+  std::uint64_t* const place = result->scratch.data() + (2 + 2 * kTierCount) * words_;
+
+  // For each tier, the usable slots whose fastest tier it is in set `id`.
+  const auto load = [&](SetId id, std::uint64_t* to) {
+    std::fill_n(to, kTierCount * words_, 0);
+    if (id == kEmptySet) return;
+    const SetNode& node = sets_.Node(id);
+    for (std::size_t tier = 0; tier < kTierCount; ++tier) {
+      std::uint64_t* const mask = to + tier * words_;
+      node.TierMask(tier, mask, words_);
+      for (std::size_t i = 0; i < words_; ++i) {
+        mask[i] &= usable[i];
+        for (std::size_t faster = 0; faster < tier; ++faster) mask[i] &= ~to[faster * words_ + i];
+      }
+    }
+  };
+  const auto restrict_to_usable = [&](std::uint64_t* masks) {
+    for (std::size_t i = 0; i < kTierCount * words_; ++i) masks[i] &= usable[i % words_];
+  };
+
+  std::fill_n(usable, words_, ~std::uint64_t{0});
+  slots_.KeepOpen(usable, words_);
+  PrefetchGallop();
+  SetId id = At(0);
+  load(id, fastest);
+  std::fill_n(usable, words_, 0);
+  for (std::size_t i = 0; i < kTierCount * words_; ++i) usable[i % words_] |= fastest[i];
+  std::copy_n(fastest, words_, gpu);
+  ForEachSlot(usable, words_, [&](Slot slot) {
+    place[slot] = result->slots.size();
+    result->slots.push_back({.slot = slot});
+  });
+
+  std::size_t begin = 0;
+  while (AnyBit(usable, words_)) {
+    // [begin, end): every usable slot keeps its fastest tier, as far as was looked at.
+    std::size_t end = n;
+    SetId end_id = kEmptySet;
+    const auto differs = [&](std::size_t position) {
+      const SetId there = At(position);
+      if (there == id) return false;
+      load(there, other);
+      if (std::equal(fastest, fastest + kTierCount * words_, other)) return false;
+      end = position;
+      end_id = there;
+      return true;
+    };
+    if (exact) {
+      for (std::size_t i = begin + 1; i < n; ++i) {
+        Prefetch(i + kPrefetchAhead);
+        if (differs(i)) break;
+      }
+    } else {
+      std::size_t low = begin;
+      for (std::size_t step = 1; low + 1 < n; step *= 2) {
+        const std::size_t high = std::min(low + step, n - 1);
+        if (differs(high)) break;
+        low = high;
+      }
+      while (end < n && end - low > 1) {
+        const std::size_t middle = low + (end - low) / 2;
+        if (!differs(middle)) low = middle;
+      }
+    }
+    for (std::size_t tier = 0; tier < kTierCount; ++tier) {
+      ForEachSlot(fastest + tier * words_, words_, [&](Slot slot) {
+        SlotMatch& match = result->slots[place[slot]];
+        match.by_tier[tier] += static_cast<std::uint32_t>(end - begin);
+        match.usable_depth = static_cast<std::uint32_t>(end);
+        if (Contains(gpu, slot)) match.gpu_depth = static_cast<std::uint32_t>(end);
+      });
+    }
+    if (end == n) break;
+    load(end_id, fastest);
+    for (std::size_t i = 0; i < words_; ++i) {
+      std::uint64_t any = 0;
+      for (std::size_t tier = 0; tier < kTierCount; ++tier) any |= fastest[tier * words_ + i];
+      usable[i] &= any;
+      gpu[i] &= fastest[i];
+    }
+    restrict_to_usable(fastest);
+    begin = end;
+    id = end_id;
+  }
+}
+
+std::size_t Matcher::VerifiedGpuDepth(Slot slot, std::size_t from, std::size_t limit) const {
+  limit = std::min(limit, chain_.size());
+  if (from >= limit || !slots_.IsOpen(slot)) return from;
+  const Member member = MakeMember(slot, Tier::kGpu);
+  for (std::size_t i = from; i < std::min(limit, from + kPrefetchAhead); ++i) Prefetch(i);
+  SetId good = kEmptySet;  // a set that was seen to hold the member
+  for (std::size_t i = from; i < limit; ++i) {
+    if (i + kPrefetchAhead < limit) Prefetch(i + kPrefetchAhead);
+    const SetId id = At(i);
+    if (id == good && id != kEmptySet) continue;
+    if (id == kEmptySet || !sets_.Node(id).Contains(member)) return i;
+    good = id;
+  }
+  return limit;
+}
+
+}  // namespace warmpath::index_internal

@@ -1,0 +1,281 @@
+#include "core/index/prefix_index.h"
+
+#include <algorithm>
+#include <functional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "core/index/matcher.h"
+
+namespace warmpath {
+
+namespace internal = index_internal;
+using internal::BucketTable;
+using internal::EpochDomain;
+using internal::kEmptySet;
+using internal::Matcher;
+using internal::Member;
+using internal::MemoryUse;
+using internal::PlainLock;
+using internal::SetId;
+using internal::SetTable;
+
+namespace {
+
+// Addresses, not memory: the account decides how much of it is used.
+constexpr std::size_t kPageReserveBytes = std::size_t{1} << 38;
+
+// Blocks applied under one pin, so that a long message does not hold reclamation up.
+constexpr std::size_t kBlocksPerPin = 512;
+
+// Buckets asked for ahead of their turn: enough to cover a miss to memory at full speed.
+constexpr std::size_t kPrefetchAhead = 8;
+
+}  // namespace
+
+PrefixIndex::PrefixIndex(const IndexOptions& options)
+    : account_(options.bound_bytes),
+      pages_(kPageReserveBytes, &account_),
+      sets_(&pages_, &account_),
+      table_(options.seed, &pages_, &epochs_),
+      slots_(&account_),
+      sweeper_(&table_, &sets_, &slots_, &epochs_, &account_) {
+  account_.ForceCharge(sizeof(*this));
+}
+
+PrefixIndex::~PrefixIndex() = default;
+
+absl::StatusOr<Slot> PrefixIndex::OpenSlot() {
+  const std::optional<Slot> slot = slots_.Open();
+  if (slot.has_value()) return *slot;
+  return absl::ResourceExhaustedError(
+      "index: all 16000 slots are in use; a pool holds at most 16000 targets (workers x ranks), "
+      "closed ones that are not yet swept included: split the pool");
+}
+
+void PrefixIndex::CloseSlot(Slot slot) { slots_.Close(slot); }
+
+ApplyResult PrefixIndex::Apply(Slot slot, Tier tier, std::span<const ChainHash> removed,
+                               std::span<const ChainHash> stored) {
+  // Any place will do; a thread that keeps to one finds its transitions there.
+  const std::size_t hint = std::hash<std::thread::id>{}(std::this_thread::get_id());
+  WriterPlace* place = nullptr;
+  for (std::size_t i = 0; i < kWriters && place == nullptr; ++i) {
+    WriterPlace& candidate = writers_[(hint + i) % kWriters];
+    if (candidate.mu.TryLock()) place = &candidate;
+  }
+  if (place == nullptr) {
+    place = &writers_[hint % kWriters];
+    place->mu.Lock();
+  }
+  if (place->writer == nullptr) {
+    place->writer = std::make_unique<Writer>();
+    account_.ForceCharge(sizeof(Writer));
+  }
+  const Batch gone = ApplyAll<false>(place->writer.get(), slot, tier, removed);
+  const Batch come = ApplyAll<true>(place->writer.get(), slot, tier, stored);
+  place->mu.Unlock();
+  if (come.refused > 0) refused_.fetch_add(come.refused, std::memory_order_relaxed);
+  return {.stored = come.changed,
+          .already_stored = come.unchanged,
+          .removed = gone.changed,
+          .removed_missing = gone.unchanged,
+          .refused = come.refused};
+}
+
+template <bool kAdd>
+PrefixIndex::Batch PrefixIndex::ApplyAll(Writer* writer, Slot slot, Tier tier,
+                                         std::span<const ChainHash> hashes) {
+  Batch batch;
+  bool collected = false;
+  while (!hashes.empty()) {
+    const std::size_t limit = std::min(hashes.size(), kBlocksPerPin);
+    const std::size_t done = ApplySome<kAdd>(writer, slot, tier, hashes.first(limit), &batch);
+    hashes = hashes.subspan(done);
+    if (done == limit) {
+      collected = false;
+      continue;
+    }
+    // A removal that needs a set for which there is no memory. Stores stop short of the bound, so
+    // what is in the way are sets that nobody uses any more.
+    if (collected) {
+      ++batch.refused;
+      hashes = hashes.subspan(1);
+    } else {
+      CollectNow();
+      collected = true;
+    }
+  }
+  return batch;
+}
+
+template <bool kAdd>
+std::size_t PrefixIndex::ApplySome(Writer* writer, Slot slot, Tier tier,
+                                   std::span<const ChainHash> hashes, Batch* batch) {
+  EpochDomain::Pin pin(&epochs_);
+  // Not before the pin: a slot closed later is swept only when this pin is gone.
+  if (!slots_.IsOpen(slot)) return hashes.size();
+  writer->cache.Begin(sweeper_.generation());
+  constexpr MemoryUse kUse = kAdd ? MemoryUse::kStore : MemoryUse::kRemoval;
+  const Member member = internal::MakeMember(slot, tier);
+  SetId last_from = SetTable::kNoSet;
+  SetId last_to = SetTable::kNoSet;
+  const auto step = [&](SetId from) {
+    if (from == last_from) return last_to;
+    const SetId to = Step(writer, from, member, kAdd);
+    if (to != SetTable::kNoSet) {
+      last_from = from;
+      last_to = to;
+    }
+    return to;
+  };
+  std::uint32_t changed = 0;
+  std::int64_t entries = 0;
+  std::uint64_t xor_of_hashes = 0;
+  for (std::size_t i = 0; i < std::min(kPrefetchAhead, hashes.size()); ++i) {
+    table_.PrefetchForWrite(hashes[i]);
+  }
+  std::size_t done = 0;
+  for (; done < hashes.size(); ++done) {
+    if (done + kPrefetchAhead < hashes.size()) {
+      table_.PrefetchForWrite(hashes[done + kPrefetchAhead]);
+    }
+    const ChainHash hash = hashes[done];
+    const BucketTable::Update update = table_.Apply(hash, kUse, step);
+    switch (update.outcome) {
+      case BucketTable::Outcome::kUnchanged:
+        ++batch->unchanged;
+        continue;
+      case BucketTable::Outcome::kNoMemory:
+        if (!kAdd) break;
+        ++batch->refused;
+        continue;
+      case BucketTable::Outcome::kInserted:
+        ++entries;
+        break;
+      case BucketTable::Outcome::kErased:
+        --entries;
+        break;
+      case BucketTable::Outcome::kChanged:
+        break;
+    }
+    if (update.outcome == BucketTable::Outcome::kNoMemory) break;
+    ++changed;
+    xor_of_hashes ^= hash;
+  }
+  batch->changed += changed;
+  if (changed > 0) {
+    const std::int64_t count = changed;
+    slots_.AddToDigest(slot, tier, kAdd ? count : -count, xor_of_hashes);
+  }
+  if (entries != 0) table_.AddEntries(entries);
+  return done;
+}
+
+SetId PrefixIndex::Step(Writer* writer, SetId from, Member member, bool add) {
+  const std::uint64_t key = internal::TransitionCache::Key(from, member, add);
+  if (const SetId* const known = writer->cache.Find(key)) return *known;
+  internal::SetBuilder& builder = writer->builder;
+  if (from == kEmptySet) {
+    builder.Clear();
+  } else {
+    builder.Load(sets_.Node(from));
+  }
+  SetId to = from;
+  if (add ? builder.Add(member) : builder.Remove(member)) {
+    sweeper_.dead_slots().Strip(&builder);
+    to = builder.count() == 0
+             ? kEmptySet
+             : sets_.Intern(*builder.Finish(), add ? MemoryUse::kStore : MemoryUse::kRemoval);
+  }
+  if (to != SetTable::kNoSet) writer->cache.Put(key, to);
+  return to;
+}
+
+void PrefixIndex::CollectNow() {
+  PlainLock lock(&maintain_mu_);
+  sweeper_.CollectNow();
+}
+
+void PrefixIndex::MatchGpu(std::span<const ChainHash> chain, MatchSegments* result) const {
+  EpochDomain::Pin pin(&epochs_);
+  Matcher(table_, sets_, slots_, chain).Gpu(result);
+}
+
+void PrefixIndex::Match(std::span<const ChainHash> chain, MatchResult* result) const {
+  EpochDomain::Pin pin(&epochs_);
+  Matcher matcher(table_, sets_, slots_, chain);
+  if (!matcher.Gpu(&result->segments)) {
+    matcher.AllTiers(/*exact=*/false, result);
+    return;
+  }
+  result->slots.clear();
+  const MatchSegments& segments = result->segments;
+  for (const MatchSegments::Segment& segment : segments.segments) {
+    const SlotMatch match = {.gpu_depth = segment.depth,
+                             .usable_depth = segment.depth,
+                             .by_tier = {segment.depth, 0, 0, 0}};
+    segments.ForEachSlot(segment, [&](Slot slot) {
+      result->slots.push_back(match);
+      result->slots.back().slot = slot;
+    });
+  }
+}
+
+void PrefixIndex::MatchExact(std::span<const ChainHash> chain, MatchResult* result) const {
+  EpochDomain::Pin pin(&epochs_);
+  Matcher(table_, sets_, slots_, chain).AllTiers(/*exact=*/true, result);
+}
+
+std::size_t PrefixIndex::VerifiedGpuDepth(Slot slot, std::span<const ChainHash> chain,
+                                          std::size_t from, std::size_t limit) const {
+  EpochDomain::Pin pin(&epochs_);
+  return Matcher(table_, sets_, slots_, chain).VerifiedGpuDepth(slot, from, limit);
+}
+
+bool PrefixIndex::Holds(Slot slot, Tier tier, ChainHash hash) const {
+  EpochDomain::Pin pin(&epochs_);
+  if (!slots_.IsOpen(slot)) return false;
+  const SetId id = table_.Find(hash);
+  return id != kEmptySet && sets_.Node(id).Contains(internal::MakeMember(slot, tier));
+}
+
+HoldingsDigest PrefixIndex::Digest(Slot slot, Tier tier) const { return slots_.Digest(slot, tier); }
+
+void PrefixIndex::ForEach(Slot slot, Tier tier, absl::FunctionRef<void(ChainHash)> visit) const {
+  if (!slots_.IsOpen(slot)) return;
+  const Member member = internal::MakeMember(slot, tier);
+  std::vector<ChainHash> hashes;
+  std::uint64_t position = 0;
+  do {
+    hashes.clear();
+    {
+      EpochDomain::Pin pin(&epochs_);
+      position = table_.VisitSegment(position, [&](ChainHash hash, SetId id) {
+        if (sets_.Node(id).Contains(member)) hashes.push_back(hash);
+      });
+    }
+    // Without the pin, so that `visit` may take its time.
+    for (const ChainHash hash : hashes) visit(hash);
+  } while (position != 0);
+}
+
+IndexStats PrefixIndex::Stats() const {
+  return {.blocks = table_.entries(),
+          .pairs = slots_.pairs(),
+          .sets = sets_.sets(),
+          .bytes = account_.used(),
+          .bound_bytes = account_.bound() == ~std::uint64_t{0} ? 0 : account_.bound(),
+          .refused_stores = refused_.load(std::memory_order_relaxed),
+          .open_slots = slots_.open_count(),
+          .closed_slots_unswept = slots_.unswept_count()};
+}
+
+bool PrefixIndex::Maintain(std::size_t budget_blocks) {
+  PlainLock lock(&maintain_mu_);
+  return sweeper_.Step(budget_blocks);
+}
+
+}  // namespace warmpath

@@ -1,0 +1,95 @@
+// The index that the router runs: see docs/index.md for the design and its reasons.
+//
+// Writers: a bucket is locked for one block of one Apply. Readers lock nothing and wait for nobody.
+#ifndef WARMPATH_CORE_INDEX_PREFIX_INDEX_H_
+#define WARMPATH_CORE_INDEX_PREFIX_INDEX_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "core/index/bucket_table.h"
+#include "core/index/epoch.h"
+#include "core/index/index.h"
+#include "core/index/lock.h"
+#include "core/index/memory_account.h"
+#include "core/index/page_arena.h"
+#include "core/index/set_table.h"
+#include "core/index/slot_map.h"
+#include "core/index/sweeper.h"
+#include "core/index/transition_cache.h"
+
+namespace warmpath {
+
+// Thread-safe, as Index says.
+class PrefixIndex final : public Index {
+ public:
+  explicit PrefixIndex(const IndexOptions& options);
+  ~PrefixIndex() override;
+
+  absl::StatusOr<Slot> OpenSlot() override;
+  void CloseSlot(Slot slot) override;
+  ApplyResult Apply(Slot slot, Tier tier, std::span<const ChainHash> removed,
+                    std::span<const ChainHash> stored) override;
+  void Match(std::span<const ChainHash> chain, MatchResult* result) const override;
+  void MatchGpu(std::span<const ChainHash> chain, MatchSegments* result) const override;
+  void MatchExact(std::span<const ChainHash> chain, MatchResult* result) const override;
+  std::size_t VerifiedGpuDepth(Slot slot, std::span<const ChainHash> chain, std::size_t from,
+                               std::size_t limit) const override;
+  bool Holds(Slot slot, Tier tier, ChainHash hash) const override;
+  HoldingsDigest Digest(Slot slot, Tier tier) const override;
+  void ForEach(Slot slot, Tier tier, absl::FunctionRef<void(ChainHash)> visit) const override;
+  IndexStats Stats() const override;
+  bool Maintain(std::size_t budget_blocks) override;
+
+ private:
+  // What a writer needs beside the table. One thread uses it at a time.
+  struct Writer {
+    index_internal::TransitionCache cache;
+    index_internal::SetBuilder builder;
+  };
+  struct alignas(64) WriterPlace {
+    index_internal::PlainMutex mu;
+    std::unique_ptr<Writer> writer ABSL_GUARDED_BY(mu);
+  };
+  // More than threads that write at once; beyond it they wait for each other.
+  static constexpr std::size_t kWriters = 16;
+
+  struct Batch {
+    std::uint32_t changed = 0;
+    std::uint32_t unchanged = 0;
+    std::uint32_t refused = 0;
+  };
+  template <bool kAdd>
+  Batch ApplyAll(Writer* writer, Slot slot, Tier tier, std::span<const ChainHash> hashes);
+  // Applies a few of them under one pin; returns how many.
+  template <bool kAdd>
+  std::size_t ApplySome(Writer* writer, Slot slot, Tier tier, std::span<const ChainHash> hashes,
+                        Batch* batch);
+  index_internal::SetId Step(Writer* writer, index_internal::SetId from,
+                             index_internal::Member member, bool add);
+  void CollectNow();
+
+  // Order of construction matters: each uses those before it.
+  index_internal::MemoryAccount account_;
+  mutable index_internal::EpochDomain epochs_;
+  index_internal::PageArena pages_;
+  index_internal::SetTable sets_;
+  index_internal::BucketTable table_;
+  index_internal::SlotMap slots_;
+
+  index_internal::PlainMutex maintain_mu_;
+  index_internal::Sweeper sweeper_;  // Step and CollectNow under maintain_mu_
+
+  std::array<WriterPlace, kWriters> writers_;
+  std::atomic<std::uint64_t> refused_{0};
+};
+
+}  // namespace warmpath
+
+#endif  // WARMPATH_CORE_INDEX_PREFIX_INDEX_H_

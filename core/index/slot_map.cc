@@ -1,0 +1,113 @@
+#include "core/index/slot_map.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace warmpath::index_internal {
+namespace {
+
+std::uint64_t CountBits(const SlotMask& mask) {
+  std::uint64_t count = 0;
+  for (const std::uint64_t word : mask) count += static_cast<std::uint64_t>(std::popcount(word));
+  return count;
+}
+
+}  // namespace
+
+std::optional<Slot> SlotMap::Open() {
+  PlainLock lock(&mu_);
+  for (std::size_t word = 0; word < kMaxWords; ++word) {
+    const std::uint64_t taken =
+        open_[word].load(std::memory_order_relaxed) | closed_[word] | sweeping_[word];
+    if (~taken == 0) continue;
+    const int bit = std::countr_one(taken);
+    if (chunks_[word].load(std::memory_order_relaxed) == nullptr) {
+      owned_.push_back(std::make_unique<Chunk>());
+      account_->ForceCharge(sizeof(Chunk));
+      chunks_[word].store(owned_.back().get(), std::memory_order_release);
+    }
+    Chunk& chunk = *chunks_[word].load(std::memory_order_relaxed);
+    for (TierDigest& digest : chunk[static_cast<std::size_t>(bit)]) {
+      digest.count.store(0, std::memory_order_relaxed);
+      digest.xor_of_hashes.store(0, std::memory_order_relaxed);
+    }
+    if (words_.load(std::memory_order_relaxed) <= word) {
+      words_.store(word + 1, std::memory_order_release);
+    }
+    open_[word].fetch_or(std::uint64_t{1} << bit);
+    return static_cast<Slot>(word * 64 + static_cast<std::size_t>(bit));
+  }
+  return std::nullopt;
+}
+
+bool SlotMap::Close(Slot slot) {
+  if (slot >= kMaxSlots) return false;
+  const std::uint64_t bit = std::uint64_t{1} << (slot % 64);
+  PlainLock lock(&mu_);
+  if ((open_[slot / 64].fetch_and(~bit) & bit) == 0) return false;
+  closed_[slot / 64] |= bit;
+  return true;
+}
+
+void SlotMap::AddToDigest(Slot slot, Tier tier, std::int64_t count, std::uint64_t xor_of_hashes) {
+  Chunk& chunk = *chunks_[slot / kPerChunk].load(std::memory_order_acquire);
+  TierDigest& digest = chunk[slot % kPerChunk][static_cast<std::size_t>(tier)];
+  digest.count.fetch_add(static_cast<std::uint64_t>(count), std::memory_order_relaxed);
+  digest.xor_of_hashes.fetch_xor(xor_of_hashes, std::memory_order_relaxed);
+}
+
+HoldingsDigest SlotMap::Digest(Slot slot, Tier tier) const {
+  if (!IsOpen(slot)) return {};
+  const TierDigest& digest = (*DigestsOf(slot))[static_cast<std::size_t>(tier)];
+  return {digest.count.load(std::memory_order_relaxed),
+          digest.xor_of_hashes.load(std::memory_order_relaxed)};
+}
+
+SlotMask SlotMap::BeginSweep() {
+  PlainLock lock(&mu_);
+  sweeping_ = closed_;
+  closed_.fill(0);
+  return sweeping_;
+}
+
+void SlotMap::EndSweep(bool complete) {
+  PlainLock lock(&mu_);
+  for (std::size_t word = 0; word < kMaxWords && !complete; ++word) {
+    closed_[word] |= sweeping_[word];
+  }
+  sweeping_.fill(0);
+}
+
+std::uint64_t SlotMap::open_count() const {
+  std::uint64_t count = 0;
+  for (const auto& word : open_) {
+    count += static_cast<std::uint64_t>(std::popcount(word.load(std::memory_order_relaxed)));
+  }
+  return count;
+}
+
+std::uint64_t SlotMap::unswept_count() const {
+  PlainLock lock(&mu_);
+  return CountBits(closed_) + CountBits(sweeping_);
+}
+
+bool SlotMap::AnyClosed() const {
+  PlainLock lock(&mu_);
+  return std::any_of(closed_.begin(), closed_.end(), [](std::uint64_t w) { return w != 0; });
+}
+
+std::uint64_t SlotMap::pairs() const {
+  std::uint64_t pairs = 0;
+  for (std::size_t word = 0; word < words(); ++word) {
+    for (std::uint64_t bits = open_[word].load(std::memory_order_relaxed); bits != 0;
+         bits &= bits - 1) {
+      const auto slot = static_cast<Slot>(word * 64 + std::countr_zero(bits));
+      for (const TierDigest& digest : *DigestsOf(slot)) {
+        pairs += digest.count.load(std::memory_order_relaxed);
+      }
+    }
+  }
+  return pairs;
+}
+
+}  // namespace warmpath::index_internal

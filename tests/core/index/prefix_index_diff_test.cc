@@ -1,0 +1,325 @@
+// The index against the plain model, on random histories.
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/base/random.h"
+#include "core/index/index.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace warmpath {
+namespace {
+
+struct Shape {
+  std::size_t max_slots;
+  std::size_t trunks;        // chains share no block across trunks
+  std::size_t chain_blocks;  // at most
+  int tiers;                 // 1: GPU only
+  bool closed_prefixes;      // each tier of a slot always holds whole prefixes
+  int operations;
+};
+
+// Blocks form a random forest; a chain is the path to a node.
+class Forest {
+ public:
+  Forest(const Shape& shape, Random* random) {
+    for (std::size_t trunk = 0; trunk < shape.trunks; ++trunk) Grow(kNoParent, random);
+    const std::size_t nodes = shape.trunks * shape.chain_blocks;
+    while (parents_.size() < nodes) {
+      // Mostly long unbranched runs, as prompts are.
+      const std::size_t from =
+          random->Below(8) == 0 ? random->Below(parents_.size()) : parents_.size() - 1;
+      if (depth_[from] < shape.chain_blocks)
+        Grow(from, random);
+      else
+        Grow(random->Below(shape.trunks), random);
+    }
+  }
+
+  std::vector<ChainHash> Path(std::size_t node) const {
+    std::vector<ChainHash> path;
+    for (; node != kNoParent; node = parents_[node]) path.push_back(hashes_[node]);
+    std::reverse(path.begin(), path.end());
+    return path;
+  }
+  std::size_t size() const { return hashes_.size(); }
+  ChainHash hash(std::size_t node) const { return hashes_[node]; }
+
+ private:
+  static constexpr std::size_t kNoParent = ~std::size_t{0};
+
+  void Grow(std::size_t parent, Random* random) {
+    parents_.push_back(parent);
+    depth_.push_back(parent == kNoParent ? 1 : depth_[parent] + 1);
+    hashes_.push_back((*random)());
+  }
+
+  std::vector<std::size_t> parents_;
+  std::vector<std::size_t> depth_;
+  std::vector<ChainHash> hashes_;
+};
+
+class Pair {
+ public:
+  Pair() : real_(CreateIndex({})), model_(CreateReferenceIndex({})) {}
+
+  void Open() {
+    const auto real = real_->OpenSlot();
+    const auto model = model_->OpenSlot();
+    ASSERT_TRUE(real.ok() && model.ok());
+    for (const auto& [r, m] : open_) ASSERT_NE(r, *real) << "a slot that is in use";
+    open_.emplace_back(*real, *model);
+  }
+  void Close(std::size_t i) {
+    real_->CloseSlot(open_[i].first);
+    model_->CloseSlot(open_[i].second);
+    open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  void Apply(std::size_t i, Tier tier, std::span<const ChainHash> removed,
+             std::span<const ChainHash> stored) {
+    EXPECT_EQ(real_->Apply(open_[i].first, tier, removed, stored),
+              model_->Apply(open_[i].second, tier, removed, stored));
+  }
+  void Maintain(std::size_t budget) {
+    real_->Maintain(budget);
+    model_->Maintain(budget);
+  }
+  std::size_t open() const { return open_.size(); }
+  bool ModelHolds(std::size_t i, Tier tier, ChainHash hash) const {
+    return model_->Holds(open_[i].second, tier, hash);
+  }
+
+  void CompareLookup(std::span<const ChainHash> chain, bool expect_exact) {
+    MatchResult result;
+    model_->Match(chain, &result);
+    std::map<Slot, SlotMatch> truth;
+    for (const auto& [real, model] : open_) {
+      for (SlotMatch match : result.slots) {
+        if (match.slot != model) continue;
+        match.slot = real;
+        truth[real] = match;
+      }
+    }
+    real_->MatchExact(chain, &result);
+    EXPECT_EQ(BySlot(result), truth);
+
+    real_->Match(chain, &result);
+    const auto found = BySlot(result);
+    for (const auto& [slot, match] : truth) {
+      ASSERT_TRUE(found.contains(slot));
+      EXPECT_GE(found.at(slot).gpu_depth, match.gpu_depth);
+      EXPECT_GE(found.at(slot).usable_depth, match.usable_depth);
+    }
+    for (const auto& [slot, match] : found) {
+      // Each depth is a place at which the slot really stops.
+      ASSERT_GT(match.usable_depth, 0u);
+      EXPECT_TRUE(HeldInAnyTier(slot, chain[match.usable_depth - 1]));
+      EXPECT_TRUE(match.usable_depth == chain.size() ||
+                  !HeldInAnyTier(slot, chain[match.usable_depth]));
+      if (match.gpu_depth > 0) {
+        EXPECT_TRUE(real_->Holds(slot, Tier::kGpu, chain[match.gpu_depth - 1]));
+      }
+      EXPECT_TRUE(match.gpu_depth == chain.size() ||
+                  !real_->Holds(slot, Tier::kGpu, chain[match.gpu_depth]));
+      EXPECT_LE(match.gpu_depth, match.usable_depth);
+      EXPECT_EQ(match.by_tier[0] + match.by_tier[1] + match.by_tier[2] + match.by_tier[3],
+                match.usable_depth);
+      if (!expect_exact) continue;
+      ASSERT_TRUE(truth.contains(slot));
+      EXPECT_EQ(match.gpu_depth, truth.at(slot).gpu_depth);
+      EXPECT_EQ(match.usable_depth, truth.at(slot).usable_depth);
+    }
+
+    MatchSegments segments;
+    real_->MatchGpu(chain, &segments);
+    std::map<Slot, std::uint32_t> gpu_depth;
+    std::uint32_t last = 0;
+    for (const auto& segment : segments.segments) {
+      EXPECT_GT(segment.depth, last);
+      last = segment.depth;
+      segments.ForEachSlot(segment, [&](Slot slot) {
+        EXPECT_TRUE(segments.Contains(segment, slot));
+        EXPECT_TRUE(gpu_depth.emplace(slot, segment.depth).second);
+      });
+    }
+    for (const auto& [real, model] : open_) {
+      const std::size_t verified = real_->VerifiedGpuDepth(real, chain, 0, chain.size());
+      EXPECT_EQ(verified, model_->VerifiedGpuDepth(model, chain, 0, chain.size()));
+      const std::uint32_t depth = gpu_depth.contains(real) ? gpu_depth[real] : 0;
+      EXPECT_GE(depth, verified);
+      if (expect_exact) {
+        EXPECT_EQ(depth, verified);
+      }
+      if (depth == 0) continue;
+      const std::size_t from = depth / 2;
+      EXPECT_EQ(real_->VerifiedGpuDepth(real, chain, from, depth),
+                model_->VerifiedGpuDepth(model, chain, from, depth));
+    }
+  }
+
+  void CompareContent() {
+    for (const auto& [real, model] : open_) {
+      for (const Tier tier : kAllTiers) {
+        EXPECT_EQ(real_->Digest(real, tier), model_->Digest(model, tier));
+        EXPECT_EQ(Content(*real_, real, tier), Content(*model_, model, tier));
+      }
+    }
+    EXPECT_EQ(real_->Stats().pairs, model_->Stats().pairs);
+    EXPECT_EQ(real_->Stats().open_slots, open_.size());
+  }
+
+  // After the sweep nothing is left of closed slots.
+  void CompareAtRest() {
+    for (int i = 0; i < 1000 && real_->Maintain(1 << 20); ++i) {
+    }
+    CompareContent();
+    EXPECT_EQ(real_->Stats().blocks, model_->Stats().blocks);
+    EXPECT_EQ(real_->Stats().closed_slots_unswept, 0u);
+  }
+
+ private:
+  static std::map<Slot, SlotMatch> BySlot(const MatchResult& result) {
+    std::map<Slot, SlotMatch> by_slot;
+    for (const SlotMatch& match : result.slots) {
+      EXPECT_TRUE(by_slot.emplace(match.slot, match).second) << "a slot twice";
+    }
+    return by_slot;
+  }
+  static std::set<ChainHash> Content(const Index& index, Slot slot, Tier tier) {
+    std::set<ChainHash> content;
+    index.ForEach(slot, tier, [&](ChainHash hash) { content.insert(hash); });
+    return content;
+  }
+  bool HeldInAnyTier(Slot slot, ChainHash hash) const {
+    return std::any_of(kAllTiers.begin(), kAllTiers.end(),
+                       [&](Tier tier) { return real_->Holds(slot, tier, hash); });
+  }
+
+  std::unique_ptr<Index> real_;
+  std::unique_ptr<Index> model_;
+  std::vector<std::pair<Slot, Slot>> open_;
+};
+
+void RunHistory(const Shape& shape, std::uint64_t seed) {
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
+  Random random(seed);
+  const Forest forest(shape, &random);
+  Pair pair;
+  for (std::size_t i = 0; i < std::max<std::size_t>(1, shape.max_slots / 2); ++i) pair.Open();
+  for (int operation = 0; operation < shape.operations; ++operation) {
+    const std::uint64_t dice = random.Below(100);
+    if (pair.open() == 0 || (dice < 3 && pair.open() < shape.max_slots)) {
+      pair.Open();
+    } else if (dice < 6) {
+      pair.Close(random.Below(pair.open()));
+    } else if (dice < 14) {
+      pair.Maintain(1 + random.Below(300));
+    } else if (dice < 50) {
+      pair.CompareLookup(forest.Path(random.Below(forest.size())),
+                         shape.closed_prefixes && shape.tiers == 1);
+    } else {
+      const std::size_t slot = random.Below(pair.open());
+      const Tier tier = kAllTiers[random.Below(static_cast<std::uint64_t>(shape.tiers))];
+      auto path = forest.Path(random.Below(forest.size()));
+      std::vector<ChainHash> removed;
+      std::vector<ChainHash> stored;
+      if (shape.closed_prefixes) {
+        if (random.Below(3) != 0) {
+          stored = path;
+        } else {
+          // Evict whole subtrees: what has no held child goes, until a few are gone.
+          for (std::size_t node = forest.size(); node-- > 0 && removed.size() < 20;) {
+            const auto ancestors = forest.Path(node);
+            if (!pair.ModelHolds(slot, tier, forest.hash(node))) continue;
+            const bool is_below =
+                std::find(ancestors.begin(), ancestors.end(), path.front()) != ancestors.end();
+            if (is_below) removed.push_back(forest.hash(node));
+          }
+        }
+      } else {
+        for (const ChainHash hash : path) {
+          if (random.Below(4) == 0) removed.push_back(hash);
+          if (random.Below(3) != 0) stored.push_back(hash);
+        }
+      }
+      pair.Apply(slot, tier, removed, stored);
+    }
+    if (dice == 99) pair.CompareContent();
+    if (::testing::Test::HasFailure()) return;
+  }
+  pair.CompareAtRest();
+}
+
+// Removal walks nodes from the youngest on, so that children go before parents: the content of a
+// slot stays a union of whole prefixes, and galloping must be exact.
+TEST(PrefixIndexDiffTest, WholePrefixesAreMatchedExactly) {
+  for (std::uint64_t seed = 1; seed <= 1200 && !HasFailure(); ++seed) {
+    RunHistory({.max_slots = 1 + seed % 9,
+                .trunks = 1 + seed % 5,
+                .chain_blocks = 1 + seed % 70,
+                .tiers = 1,
+                .closed_prefixes = true,
+                .operations = 120},
+               seed);
+  }
+}
+
+TEST(PrefixIndexDiffTest, HolesAndOneTier) {
+  for (std::uint64_t seed = 1; seed <= 1200 && !HasFailure(); ++seed) {
+    RunHistory({.max_slots = 1 + seed % 20,
+                .trunks = 1 + seed % 5,
+                .chain_blocks = 1 + seed % 50,
+                .tiers = 1,
+                .closed_prefixes = false,
+                .operations = 120},
+               seed);
+  }
+}
+
+TEST(PrefixIndexDiffTest, AllTiers) {
+  for (std::uint64_t seed = 1; seed <= 1200 && !HasFailure(); ++seed) {
+    RunHistory({.max_slots = 1 + seed % 12,
+                .trunks = 1 + seed % 5,
+                .chain_blocks = 1 + seed % 50,
+                .tiers = 4,
+                .closed_prefixes = seed % 2 == 0,
+                .operations = 120},
+               seed);
+  }
+}
+
+// More than 28 members make a bitmap; slots past 64 make it longer than a word.
+TEST(PrefixIndexDiffTest, ManySlots) {
+  for (std::uint64_t seed = 1; seed <= 60 && !HasFailure(); ++seed) {
+    RunHistory({.max_slots = 150,
+                .trunks = 2,
+                .chain_blocks = 12,
+                .tiers = seed % 2 == 0 ? 4 : 1,
+                .closed_prefixes = false,
+                .operations = 1500},
+               seed);
+  }
+}
+
+// Enough blocks that segments grow and split, and enough churn that sets are swept.
+TEST(PrefixIndexDiffTest, LargeTables) {
+  for (std::uint64_t seed = 1; seed <= 3 && !HasFailure(); ++seed) {
+    RunHistory({.max_slots = 40,
+                .trunks = 400,
+                .chain_blocks = 100,
+                .tiers = 2,
+                .closed_prefixes = false,
+                .operations = 6000},
+               seed);
+  }
+}
+
+}  // namespace
+}  // namespace warmpath

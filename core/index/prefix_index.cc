@@ -57,26 +57,40 @@ absl::StatusOr<Slot> PrefixIndex::OpenSlot() {
 
 void PrefixIndex::CloseSlot(Slot slot) { slots_.Close(slot); }
 
+// The lock is one of many, chosen as it goes, which the analysis of locks cannot follow.
+class PrefixIndex::WriterLease {
+ public:
+  explicit WriterLease(PrefixIndex* index) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    // Any place will do; a thread that keeps to one finds its transitions there.
+    const std::size_t hint = std::hash<std::thread::id>{}(std::this_thread::get_id());
+    for (std::size_t i = 0; i < kWriters && place_ == nullptr; ++i) {
+      WriterPlace& place = index->writers_[(hint + i) % kWriters];
+      if (place.mu.TryLock()) place_ = &place;
+    }
+    if (place_ == nullptr) {
+      place_ = &index->writers_[hint % kWriters];
+      place_->mu.Lock();
+    }
+    if (place_->writer == nullptr) {
+      place_->writer = std::make_unique<Writer>();
+      index->account_.ForceCharge(sizeof(Writer));
+    }
+  }
+  ~WriterLease() ABSL_NO_THREAD_SAFETY_ANALYSIS { place_->mu.Unlock(); }
+  WriterLease(const WriterLease&) = delete;
+  WriterLease& operator=(const WriterLease&) = delete;
+
+  Writer* get() const ABSL_NO_THREAD_SAFETY_ANALYSIS { return place_->writer.get(); }
+
+ private:
+  WriterPlace* place_ = nullptr;
+};
+
 ApplyResult PrefixIndex::Apply(Slot slot, Tier tier, std::span<const ChainHash> removed,
                                std::span<const ChainHash> stored) {
-  // Any place will do; a thread that keeps to one finds its transitions there.
-  const std::size_t hint = std::hash<std::thread::id>{}(std::this_thread::get_id());
-  WriterPlace* place = nullptr;
-  for (std::size_t i = 0; i < kWriters && place == nullptr; ++i) {
-    WriterPlace& candidate = writers_[(hint + i) % kWriters];
-    if (candidate.mu.TryLock()) place = &candidate;
-  }
-  if (place == nullptr) {
-    place = &writers_[hint % kWriters];
-    place->mu.Lock();
-  }
-  if (place->writer == nullptr) {
-    place->writer = std::make_unique<Writer>();
-    account_.ForceCharge(sizeof(Writer));
-  }
-  const Batch gone = ApplyAll<false>(place->writer.get(), slot, tier, removed);
-  const Batch come = ApplyAll<true>(place->writer.get(), slot, tier, stored);
-  place->mu.Unlock();
+  const WriterLease writer(this);
+  const Batch gone = ApplyAll<false>(writer.get(), slot, tier, removed);
+  const Batch come = ApplyAll<true>(writer.get(), slot, tier, stored);
   if (come.refused > 0) refused_.fetch_add(come.refused, std::memory_order_relaxed);
   return {.stored = come.changed,
           .already_stored = come.unchanged,

@@ -59,6 +59,8 @@ class PrefixIndex final : public Index {
   };
   // More than threads that write at once; beyond it they wait for each other.
   static constexpr std::size_t kWriters = 16;
+  // Holds one of the places.
+  class WriterLease;
 
   struct Batch {
     std::uint32_t changed = 0;

@@ -1,0 +1,214 @@
+// Writers, readers, joins, leaves and the sweep at once. Run under ThreadSanitizer it shows that
+// nothing is read unguarded; everywhere it shows that no reader is ever told a lie:
+//
+//  - A slot stores blocks of its own family only, the remainder of its number. A lookup of one
+//    family's chain that names a slot of another has seen a torn entry, a set id that was reused
+//    under it, or a slot number given out too early.
+//  - Pinned slots hold whole chains that are never touched. A lookup that misses part of one has
+//    been lost in a table that moved.
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "core/base/random.h"
+#include "core/index/index.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace warmpath {
+namespace {
+
+constexpr std::uint32_t kFamilies = 4;
+constexpr std::uint32_t kChains = 48;
+constexpr std::uint32_t kChainBlocks = 64;
+
+// The sanitizer makes everything about ten times slower.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr int kRounds = 150;
+#else
+constexpr int kRounds = 1500;
+#endif
+
+ChainHash BlockHash(std::uint32_t family, std::uint32_t chain, std::uint32_t block) {
+  // Chains of one family share their first blocks, so that sets grow large there.
+  if (block < 4) chain = 0;
+  std::uint64_t z = (std::uint64_t{family} << 48 | std::uint64_t{chain} << 24 | block) + 1;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  return z ^ (z >> 27);
+}
+
+std::vector<ChainHash> Chain(std::uint32_t family, std::uint32_t chain, std::uint32_t blocks) {
+  std::vector<ChainHash> hashes;
+  for (std::uint32_t i = 0; i < blocks; ++i) hashes.push_back(BlockHash(family, chain, i));
+  return hashes;
+}
+
+// What one thread knows of one of its slots.
+struct OwnSlot {
+  Slot slot;
+  std::set<ChainHash> held[kTierCount];
+};
+
+class Stress {
+ public:
+  explicit Stress(const IndexOptions& options) : index_(CreateIndex(options)) {
+    // One pinned slot for each family, holding chains that writers never touch.
+    std::map<std::uint32_t, Slot> pinned;
+    std::vector<Slot> others;
+    while (pinned.size() < kFamilies) {
+      const Slot slot = *index_->OpenSlot();
+      if (!pinned.emplace(slot % kFamilies, slot).second) others.push_back(slot);
+    }
+    for (const Slot slot : others) index_->CloseSlot(slot);
+    for (const auto& [family, slot] : pinned) {
+      pinned_.push_back(slot);
+      for (std::uint32_t chain = 0; chain < 4; ++chain) {
+        index_->Apply(slot, Tier::kGpu, {}, Chain(family, kChains + chain, kChainBlocks));
+      }
+    }
+  }
+
+  void Writer(std::uint64_t seed) {
+    Random random(seed);
+    std::vector<OwnSlot> slots;
+    for (int round = 0; round < kRounds; ++round) {
+      const std::uint64_t dice = random.Below(100);
+      if (slots.empty() || (dice < 8 && slots.size() < 12)) {
+        slots.push_back({*index_->OpenSlot(), {}});
+      } else if (dice < 12) {
+        const std::size_t i = random.Below(slots.size());
+        index_->CloseSlot(slots[i].slot);
+        slots.erase(slots.begin() + static_cast<std::ptrdiff_t>(i));
+      } else {
+        Write(&slots[random.Below(slots.size())], &random);
+      }
+    }
+    for (const OwnSlot& own : slots) {
+      for (const Tier tier : kAllTiers) {
+        const auto& held = own.held[static_cast<std::size_t>(tier)];
+        std::set<ChainHash> content;
+        index_->ForEach(own.slot, tier, [&](ChainHash hash) { content.insert(hash); });
+        EXPECT_EQ(content, held);
+        HoldingsDigest digest{.count = held.size()};
+        for (const ChainHash hash : held) digest.xor_of_hashes ^= hash;
+        EXPECT_EQ(index_->Digest(own.slot, tier), digest);
+      }
+    }
+    --writers_;
+  }
+
+  void Reader(std::uint64_t seed) {
+    Random random(seed);
+    MatchResult result;
+    MatchSegments segments;
+    std::uint64_t wrong = 0;
+    while (writers_.load() > 0) {
+      const auto family = static_cast<std::uint32_t>(random.Below(kFamilies));
+      const auto chain = static_cast<std::uint32_t>(random.Below(kChains + 4));
+      const auto hashes = Chain(family, chain, kChainBlocks);
+      switch (random.Below(4)) {
+        case 0:
+          index_->MatchGpu(hashes, &segments);
+          for (const auto& segment : segments.segments) {
+            segments.ForEachSlot(segment, [&](Slot slot) { wrong += slot % kFamilies != family; });
+          }
+          break;
+        case 1:
+          index_->MatchExact(hashes, &result);
+          wrong += CountWrong(result, family);
+          break;
+        default:
+          index_->Match(hashes, &result);
+          wrong += CountWrong(result, family);
+          break;
+      }
+      const Slot pinned = pinned_[family];
+      if (index_->VerifiedGpuDepth(pinned, hashes, 4, kChainBlocks) !=
+          (chain >= kChains ? kChainBlocks : 4)) {
+        ++wrong;
+      }
+      if (index_->Holds(pinned_[(family + 1) % kFamilies], Tier::kGpu,
+                        hashes[random.Below(kChainBlocks)])) {
+        ++wrong;
+      }
+    }
+    EXPECT_EQ(wrong, 0u);
+  }
+
+  void Maintainer() {
+    Random random(7);
+    while (writers_.load() > 0) {
+      if (!index_->Maintain(1 + random.Below(20000))) std::this_thread::yield();
+    }
+    for (int i = 0; i < 100000 && index_->Maintain(100000); ++i) {
+    }
+  }
+
+  void Run(int writers, int readers) {
+    writers_ = writers;
+    std::vector<std::thread> threads;
+    threads.reserve(static_cast<std::size_t>(writers + readers + 1));
+    for (int i = 0; i < writers; ++i) {
+      threads.emplace_back([this, i] { Writer(static_cast<std::uint64_t>(100 + i)); });
+    }
+    for (int i = 0; i < readers; ++i) {
+      threads.emplace_back([this, i] { Reader(static_cast<std::uint64_t>(200 + i)); });
+    }
+    threads.emplace_back([this] { Maintainer(); });
+    for (auto& thread : threads) thread.join();
+    EXPECT_EQ(index_->Stats().closed_slots_unswept, 0u);
+  }
+
+  Index& index() { return *index_; }
+
+ private:
+  static std::uint64_t CountWrong(const MatchResult& result, std::uint32_t family) {
+    std::uint64_t wrong = 0;
+    for (const SlotMatch& match : result.slots) wrong += match.slot % kFamilies != family;
+    return wrong;
+  }
+
+  void Write(OwnSlot* own, Random* random) {
+    const auto family = own->slot % kFamilies;
+    const auto chain = static_cast<std::uint32_t>(random->Below(kChains));
+    const auto blocks = static_cast<std::uint32_t>(1 + random->Below(kChainBlocks));
+    const Tier tier = random->Below(4) == 0 ? Tier::kHost : Tier::kGpu;
+    auto& held = own->held[static_cast<std::size_t>(tier)];
+    std::vector<ChainHash> hashes = Chain(family, chain, blocks);
+    std::vector<ChainHash> removed;
+    std::vector<ChainHash> stored;
+    if (random->Below(2) == 0) {
+      stored = hashes;
+    } else {
+      removed.assign(hashes.begin() + static_cast<std::ptrdiff_t>(blocks / 2), hashes.end());
+    }
+    ApplyResult expected;
+    for (const ChainHash hash : removed)
+      ++(held.erase(hash) ? expected.removed : expected.removed_missing);
+    for (const ChainHash hash : stored)
+      ++(held.insert(hash).second ? expected.stored : expected.already_stored);
+    EXPECT_EQ(index_->Apply(own->slot, tier, removed, stored), expected);
+  }
+
+  std::unique_ptr<Index> index_;
+  std::vector<Slot> pinned_;
+  std::atomic<int> writers_{0};
+};
+
+TEST(PrefixIndexStressTest, FourWritersTwoReaders) {
+  Stress stress({});
+  stress.Run(4, 2);
+}
+
+TEST(PrefixIndexStressTest, SixWritersThreeReaders) {
+  Stress stress({});
+  stress.Run(6, 3);
+}
+
+}  // namespace
+}  // namespace warmpath

@@ -103,7 +103,7 @@ class Coalescer {
   static std::size_t PendingOf(const RankState& state);
   static void DropPending(RankState& state);
 
-  const std::size_t max_pending_;
+  std::size_t max_pending_;
   std::map<Rank, RankState> ranks_;
   Rank next_rank_ = 0;  // whose turn it is
   std::uint64_t overflows_ = 0;

@@ -48,9 +48,11 @@ class Fleet:
         self.site = site
         self.label = policy
         config = site.file(f"{policy}.yaml",
-                           f"grpc:\n  address: 127.0.0.1:0\nhttp:\n  address: 127.0.0.1:0\n"
-                           f"defaults:\n  routing_block_size: {BLOCK}\n  policy: {policy}\n")  # fmt: skip
+                           "server:\n  grpc_address: 127.0.0.1:0\n  http_address: 127.0.0.1:0\n"
+                           f"  drain_delay: 0s\npool_defaults:\n  routing_block_size: {BLOCK}\n"
+                           f"  policy: {policy}\n")  # fmt: skip
         ports = site.folder / f"{policy}-router.json"
+        ports.unlink(missing_ok=True)  # of an earlier run with the same --keep-logs
         self.router = site.start("warmpath-router",
                                  [f"--config={config}", f"--ports-file={ports}"],
                                  ready=ports.exists, label=f"{policy}-router")  # fmt: skip
@@ -74,7 +76,7 @@ class Fleet:
         name = f"{self.label}-agent{index}"
         self.site.start("warmpath-agent",
                         [f"--router={self.grpc}", f"--worker-id=engine{index}",
-                         f"--http={engine['http']}", f"--events={engine['events'][0]}",
+                         f"--engine-http={engine['http']}", f"--events={engine['events'][0]}",
                          f"--replay={engine['replay'][0]}", "--metrics-port=0",
                          f"--state-file={self.site.folder / name}.state"],
                         label=name)  # fmt: skip

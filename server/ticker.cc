@@ -1,0 +1,38 @@
+#include "server/ticker.h"
+
+#include <algorithm>
+
+namespace warmpath {
+
+absl::Time Ticker::RunDue() {
+  absl::Time next = absl::InfiniteFuture();
+  for (Task& task : tasks_) {
+    const absl::Time now = clock_->Now();
+    if (now >= task.due) task.due = now + task.run();
+    next = std::min(next, task.due);
+  }
+  return next;
+}
+
+void Ticker::Start() {
+  thread_ = std::thread([this] {
+    for (;;) {
+      const absl::Duration wait = RunDue() - clock_->Now();
+      absl::MutexLock lock(&mu_);
+      if (mu_.AwaitWithTimeout(absl::Condition(&stopping_),
+                               std::clamp(wait, absl::ZeroDuration(), absl::Seconds(1)))) {
+        return;
+      }
+    }
+  });
+}
+
+void Ticker::Stop() {
+  {
+    absl::MutexLock lock(&mu_);
+    stopping_ = true;
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+}  // namespace warmpath

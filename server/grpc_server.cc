@@ -1,0 +1,157 @@
+#include "server/grpc_server.h"
+
+#include <grpc/support/log.h>
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/resource_quota.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <limits>
+#include <mutex>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/log.h"
+#include "grpc/health/v1/health.grpc.pb.h"
+
+namespace warmpath {
+namespace {
+
+constexpr std::array<const char*, 4> kReadinessNames = {
+    "", "readiness", "inference-extension", "envoy.service.ext_proc.v3.ExternalProcessor"};
+constexpr const char* kLivenessName = "liveness";
+constexpr int kMaxMetadataBytes = 32 << 10;
+
+int Millis(absl::Duration duration) {
+  return static_cast<int>(std::min<std::int64_t>(absl::ToInt64Milliseconds(duration),
+                                                 std::numeric_limits<int>::max()));
+}
+
+// Both are global to the process and must not race with another server's start.
+void EnablePlugins() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  });
+}
+
+void Configure(const GrpcServer::Options& options, grpc::ServerBuilder& builder) {
+  // Otherwise a second router on the port starts without an error and takes half the connections.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, Millis(options.keepalive_time));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, Millis(options.keepalive_timeout));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             Millis(options.min_ping_interval));
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
+                             static_cast<int>(options.max_streams_per_connection));
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+  builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
+  // Reflection is gRPC's only synchronous service here: one thread waits for it, two at most.
+  builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 2);
+  grpc::ResourceQuota quota("warmpath");
+  quota.Resize(options.memory_bytes);
+  builder.SetResourceQuota(quota);
+}
+
+}  // namespace
+
+struct GrpcServer::Impl {
+  // Services must outlive the server, which refers to them.
+  std::vector<std::unique_ptr<grpc::Service>> services;
+  std::unique_ptr<grpc::Server> server;
+  int port = 0;
+
+  std::shared_ptr<grpc::Channel> self;
+  std::unique_ptr<grpc::health::v1::Health::Stub> self_stub;
+  // The last call is still under way: then there is no need for another one.
+  std::shared_ptr<std::atomic<bool>> calling = std::make_shared<std::atomic<bool>>(false);
+
+  void SetHealth(bool ready) {
+    grpc::HealthCheckServiceInterface* health = server->GetHealthCheckService();
+    if (health == nullptr) return;
+    for (const char* name : kReadinessNames) health->SetServingStatus(name, ready);
+  }
+};
+
+absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
+    const Options& options, std::vector<std::unique_ptr<grpc::Service>> services) {
+  EnablePlugins();
+  auto impl = std::make_unique<Impl>();
+  impl->services = std::move(services);
+
+  grpc::ServerBuilder builder;
+  Configure(options, builder);
+  builder.AddListeningPort(options.address, grpc::InsecureServerCredentials(), &impl->port);
+  for (const auto& service : impl->services) builder.RegisterService(service.get());
+  impl->server = builder.BuildAndStart();
+  if (impl->server == nullptr || impl->port == 0) {
+    return absl::UnavailableError(
+        absl::StrCat("can not listen for gRPC on ", options.address,
+                     ": another program (a second router?) uses the port, or the address is not "
+                     "this machine's; change server.grpc_address"));
+  }
+  // gRPC says SERVING for "" as soon as it listens.
+  impl->SetHealth(false);
+  impl->server->GetHealthCheckService()->SetServingStatus(kLivenessName, true);
+  impl->self = impl->server->InProcessChannel(grpc::ChannelArguments());
+  impl->self_stub = grpc::health::v1::Health::NewStub(impl->self);
+  return std::unique_ptr<GrpcServer>(new GrpcServer(std::move(impl)));
+}
+
+GrpcServer::GrpcServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+GrpcServer::~GrpcServer() { Shutdown(absl::ZeroDuration()); }
+
+int GrpcServer::port() const { return impl_->port; }
+
+void GrpcServer::SetReady(bool ready) { impl_->SetHealth(ready); }
+
+void GrpcServer::CallItself() {
+  if (impl_->calling->exchange(true)) return;
+  struct Call {
+    grpc::ClientContext context;
+    grpc::health::v1::HealthCheckRequest request;
+    grpc::health::v1::HealthCheckResponse response;
+  };
+  auto call = std::make_shared<Call>();
+  call->request.set_service(kLivenessName);
+  // A server that is being shut down may never answer.
+  call->context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(5));
+  impl_->self_stub->async()->Check(
+      &call->context, &call->request, &call->response,
+      [call, calling = impl_->calling](const grpc::Status&) { calling->store(false); });
+}
+
+std::shared_ptr<grpc::Channel> GrpcServer::InProcessChannel() {
+  return impl_->server->InProcessChannel(grpc::ChannelArguments());
+}
+
+void GrpcServer::Shutdown(absl::Duration grace) {
+  if (impl_->server == nullptr) return;
+  impl_->SetHealth(false);
+  impl_->self_stub.reset();
+  impl_->self.reset();
+  // With a deadline always: without one, any open stream (a health watch, too) blocks it for ever.
+  impl_->server->Shutdown(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(grace));
+  impl_->server->Wait();
+  impl_->server.reset();
+  impl_->services.clear();
+}
+
+void InstallGrpcLog() {
+  gpr_set_log_function([](gpr_log_func_args* args) {
+    const LogLevel level = args->severity == GPR_LOG_SEVERITY_ERROR ? LogLevel::kWarn
+                                                                     : LogLevel::kDebug;
+    Log(level, "grpc", {{"message", args->message}});
+  });
+}
+
+}  // namespace warmpath

@@ -1,0 +1,70 @@
+#include "server/router_service.h"
+
+#include <atomic>
+#include <utility>
+
+#include "server/pick_stream.h"
+#include "server/status_convert.h"
+#include "server/unary.h"
+#include "warmpath/v1/router.grpc.pb.h"
+
+namespace warmpath {
+namespace {
+
+grpc::Status ToStatus(const PickResult& result) {
+  return ToGrpcStatus(result.status, result.retry_after);
+}
+
+class RouterService final : public v1::Router::CallbackService {
+ public:
+  RouterService(PickBackend* backend, WorkPool* pool, ReactorRegistry* streams)
+      : backend_(backend), pool_(pool), streams_(streams) {}
+
+  grpc::ServerUnaryReactor* PickEndpoint(grpc::CallbackServerContext* context,
+                                         const v1::PickRequest* request,
+                                         v1::PickResponse* response) override {
+    if (!backend_->IsHeavy(*request)) {
+      return Answer(context, [&] { return ToStatus(backend_->Pick(*request, 0, true, response)); });
+    }
+    // Request and response live until Finish.
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    const bool queued = pool_->TrySubmit([this, context, reactor, request, response] {
+      reactor->Finish(Guarded([&] {
+        // Nobody would ever close what a pick for a client that is gone reserved.
+        if (context->IsCancelled()) return grpc::Status::CANCELLED;
+        return ToStatus(backend_->Pick(*request, 0, true, response));
+      }));
+    });
+    if (!queued) reactor->Finish(ToStatus(RefusedByQueue()));
+    return reactor;
+  }
+
+  grpc::ServerUnaryReactor* ReportOutcome(grpc::CallbackServerContext* context,
+                                          const v1::OutcomeRequest* request,
+                                          v1::OutcomeResponse*) override {
+    return Answer(context, [&] { return ToGrpcStatus(backend_->Report(*request)); });
+  }
+
+  grpc::ServerBidiReactor<v1::PickStreamRequest, v1::PickStreamResponse>* PickStream(
+      grpc::CallbackServerContext*) override {
+    auto* stream = new ::warmpath::PickStream(backend_, pool_,
+                                              next_holder_.fetch_add(1, std::memory_order_relaxed));
+    stream->Begin(streams_);
+    return stream;
+  }
+
+ private:
+  PickBackend* const backend_;
+  WorkPool* const pool_;
+  ReactorRegistry* const streams_;
+  std::atomic<HolderId> next_holder_{1};
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeRouterService(PickBackend* backend, WorkPool* pool,
+                                                 ReactorRegistry* streams) {
+  return std::make_unique<RouterService>(backend, pool, streams);
+}
+
+}  // namespace warmpath

@@ -175,9 +175,8 @@ class AdminService final : public v1::Admin::CallbackService {
   grpc::ServerUnaryReactor* InPool(grpc::CallbackServerContext* context,
                                    absl::AnyInvocable<grpc::Status()> handler) {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    const bool queued = pool_->TrySubmit([reactor, handler = std::move(handler)]() mutable {
-      reactor->Finish(Guarded(handler));
-    });
+    const bool queued = pool_->TrySubmit(
+        [reactor, handler = std::move(handler)]() mutable { reactor->Finish(Guarded(handler)); });
     if (!queued) reactor->Finish(ToGrpcStatus(RefusedByQueue().status));
     return reactor;
   }

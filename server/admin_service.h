@@ -16,8 +16,8 @@ class Service;
 
 namespace warmpath {
 
-// All must outlive the service. `config_yaml` is the effective configuration. Dumps and lists, which
-// walk whole pools, run on `pool`, not on gRPC's threads.
+// All must outlive the service. `config_yaml` is the effective configuration. Dumps and lists,
+// which walk whole pools, run on `pool`, not on gRPC's threads.
 std::unique_ptr<grpc::Service> MakeAdminService(Fleet* fleet, PickBackend* backend, WorkPool* pool,
                                                 const Clock* clock, std::string config_yaml);
 

@@ -96,17 +96,15 @@ struct App::Impl {
 std::vector<std::unique_ptr<grpc::Service>> App::Impl::Services(Options& options) {
   std::vector<std::unique_ptr<grpc::Service>> services = std::move(options.extra_services);
   services.push_back(MakeRouterService(&backend, &heavy_pool, &pick_streams));
+  services.push_back(MakeWorkerEventsService(fleet.get(), config.fleet.heartbeat, &worker_streams));
   services.push_back(
-      MakeWorkerEventsService(fleet.get(), config.fleet.heartbeat, &worker_streams));
-  services.push_back(MakeAdminService(fleet.get(), &backend, &admin_pool, options.clock,
-                                      EffectiveYaml(config)));
+      MakeAdminService(fleet.get(), &backend, &admin_pool, options.clock, EffectiveYaml(config)));
   return services;
 }
 
 HttpServer::Content App::Impl::HttpContent() {
   return {.backend = &backend,
-          .metrics =
-              [this] { return prometheus::TextSerializer().Serialize(metrics.Collect()); },
+          .metrics = [this] { return prometheus::TextSerializer().Serialize(metrics.Collect()); },
           .status_page =
               [this] {
                 return StatusPage(fleet->ListPools(""), fleet->ListWorkers(""), Ready(),

@@ -127,8 +127,7 @@ class BidiReactor : public grpc::ServerBidiReactor<Request, Response>, public Dr
   virtual absl::Status OnMessage(Request& request) = 0;
 
   // Fills in the next response (already cleared) and returns true, or returns false. Under mu().
-  virtual bool NextResponse(Response* response) noexcept
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) = 0;
+  virtual bool NextResponse(Response* response) noexcept ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) = 0;
 
   // True while no further message should be read, e.g. because responses pile up. Under mu().
   virtual bool PauseReads() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) { return false; }

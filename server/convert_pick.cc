@@ -21,8 +21,8 @@ constexpr std::uint32_t kMaxLeaseMs = 3'600'000;
 
 absl::Status CheckLength(std::string_view field, std::string_view value, std::size_t limit) {
   if (value.size() <= limit) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(ToAbsl(field), ": has ", value.size(),
-                                                 " bytes: send at most ", limit));
+  return absl::InvalidArgumentError(
+      absl::StrCat(ToAbsl(field), ": has ", value.size(), " bytes: send at most ", limit));
 }
 
 // 1 to 64 printable characters that do not start with a space (SageMaker's pattern). Characters

@@ -48,8 +48,7 @@ const std::vector<Flag>& Flags() {
        [](RouterFlags& f, std::string) { f.print_metrics_docs = true; }},
       {"version", "", "Prints the version and exits.",
        [](RouterFlags& f, std::string) { f.version = true; }},
-      {"help", "", "Prints this and exits.",
-       [](RouterFlags& f, std::string) { f.help = true; }},
+      {"help", "", "Prints this and exits.", [](RouterFlags& f, std::string) { f.help = true; }},
   };
   return *flags;
 }
@@ -58,8 +57,7 @@ absl::Status Override(std::string_view flag, const std::optional<std::string>& v
                       const std::function<absl::Status(std::string_view)>& check,
                       std::string* setting) {
   if (!value.has_value()) return absl::OkStatus();
-  WARMPATH_RETURN_IF_ERROR(
-      Annotate(check(*value), absl::StrCat("--", ToAbsl(flag), " ", *value)));
+  WARMPATH_RETURN_IF_ERROR(Annotate(check(*value), absl::StrCat("--", ToAbsl(flag), " ", *value)));
   *setting = *value;
   return absl::OkStatus();
 }
@@ -71,14 +69,13 @@ absl::StatusOr<RouterFlags> ParseFlags(const std::vector<std::string>& arguments
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
     if (argument.size() < 3 || argument.compare(0, 2, "--") != 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("\"", argument, "\" is no flag: see --help"));
+      return absl::InvalidArgumentError(absl::StrCat("\"", argument, "\" is no flag: see --help"));
     }
     const std::size_t equals = argument.find('=');
     std::string name = argument.substr(2, equals == std::string::npos ? equals : equals - 2);
     std::replace(name.begin(), name.end(), '_', '-');
-    const auto flag = std::find_if(Flags().begin(), Flags().end(),
-                                   [&](const Flag& f) { return f.name == name; });
+    const auto flag =
+        std::find_if(Flags().begin(), Flags().end(), [&](const Flag& f) { return f.name == name; });
     if (flag == Flags().end()) {
       return absl::InvalidArgumentError(absl::StrCat("--", name, " is unknown: see --help"));
     }
@@ -105,10 +102,10 @@ absl::StatusOr<RouterConfig> ConfigFor(const RouterFlags& flags) {
   if (!flags.config.empty()) {
     WARMPATH_ASSIGN_OR_RETURN(config, LoadConfigFile(flags.config));
   }
-  WARMPATH_RETURN_IF_ERROR(Override("grpc-address", flags.grpc_address, CheckAddress,
-                                    &config.server.grpc_address));
-  WARMPATH_RETURN_IF_ERROR(Override("http-address", flags.http_address, CheckAddress,
-                                    &config.server.http_address));
+  WARMPATH_RETURN_IF_ERROR(
+      Override("grpc-address", flags.grpc_address, CheckAddress, &config.server.grpc_address));
+  WARMPATH_RETURN_IF_ERROR(
+      Override("http-address", flags.http_address, CheckAddress, &config.server.http_address));
   WARMPATH_RETURN_IF_ERROR(Override(
       "log-level", flags.log_level,
       [](std::string_view level) { return ParseLogLevel(level).status(); }, &config.log.level));

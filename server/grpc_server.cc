@@ -26,8 +26,8 @@ constexpr const char* kLivenessName = "liveness";
 constexpr int kMaxMetadataBytes = 32 << 10;
 
 int Millis(absl::Duration duration) {
-  return static_cast<int>(std::min<std::int64_t>(absl::ToInt64Milliseconds(duration),
-                                                 std::numeric_limits<int>::max()));
+  return static_cast<int>(
+      std::min<std::int64_t>(absl::ToInt64Milliseconds(duration), std::numeric_limits<int>::max()));
 }
 
 // Both are global to the process and must not race with another server's start.
@@ -148,8 +148,8 @@ void GrpcServer::Shutdown(absl::Duration grace) {
 
 void InstallGrpcLog() {
   gpr_set_log_function([](gpr_log_func_args* args) {
-    const LogLevel level = args->severity == GPR_LOG_SEVERITY_ERROR ? LogLevel::kWarn
-                                                                     : LogLevel::kDebug;
+    const LogLevel level =
+        args->severity == GPR_LOG_SEVERITY_ERROR ? LogLevel::kWarn : LogLevel::kDebug;
     Log(level, "grpc", {{"message", args->message}});
   });
 }

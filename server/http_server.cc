@@ -23,7 +23,7 @@ namespace warmpath {
 namespace {
 
 constexpr std::size_t kConnectionsWaiting = 256;
-constexpr int kIdleSeconds = 2;   // a kept-alive connection holds a thread
+constexpr int kIdleSeconds = 2;  // a kept-alive connection holds a thread
 constexpr int kReadSeconds = 5;
 constexpr std::size_t kRequestsPerConnection = 1000;
 constexpr char kJson[] = "application/json";
@@ -54,9 +54,7 @@ class BoundedQueue final : public httplib::TaskQueue {
   bool HasRoom() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return stopping_ || waiting_.size() < kConnectionsWaiting;
   }
-  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return stopping_ || !waiting_.empty();
-  }
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stopping_ || !waiting_.empty(); }
   void Run() ABSL_LOCKS_EXCLUDED(mu_) {
     for (;;) {
       std::function<void()> connection;
@@ -122,11 +120,11 @@ bool ReadBody(const httplib::Request& request, const httplib::ContentReader& rea
     return true;
   });
   if (too_large) {
-    RefuseBody(413,
-               absl::ResourceExhaustedError(
-                   absl::StrCat("body: is larger than ", limit,
-                                " bytes: send less or raise server.max_message_bytes")),
-               response);
+    RefuseBody(
+        413,
+        absl::ResourceExhaustedError(absl::StrCat(
+            "body: is larger than ", limit, " bytes: send less or raise server.max_message_bytes")),
+        response);
     return false;
   }
   if (!whole) {
@@ -184,9 +182,9 @@ void HttpServer::Impl::Configure() {
     const char* message = "the request could not be read";
     if (response.status == 404) message = "no such page: see / for what there is";
     if (response.status == 413) message = "body: too large: raise server.max_message_bytes";
-    const absl::Status status(response.status == 404 ? absl::StatusCode::kNotFound
-                                                     : absl::StatusCode::kInvalidArgument,
-                              message);
+    const absl::Status status(
+        response.status == 404 ? absl::StatusCode::kNotFound : absl::StatusCode::kInvalidArgument,
+        message);
     response.set_content(ErrorToJson(status, absl::ZeroDuration()), kJson);
     static_cast<void>(request);
   });

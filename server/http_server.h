@@ -32,8 +32,7 @@ class HttpServer {
   };
 
   // UNAVAILABLE naming the address when it can not be bound.
-  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const Options& options,
-                                                           Content content);
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const Options& options, Content content);
 
   // Ends open connections and joins.
   ~HttpServer();

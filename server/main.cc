@@ -56,8 +56,8 @@ int Run(const std::vector<std::string>& arguments) {
   InstallGrpcLog();
 
   std::random_device entropy;
-  absl::StatusOr<std::unique_ptr<App>> app = App::Start(
-      {.config = *config, .random_seed = (std::uint64_t{entropy()} << 32) | entropy()});
+  absl::StatusOr<std::unique_ptr<App>> app =
+      App::Start({.config = *config, .random_seed = (std::uint64_t{entropy()} << 32) | entropy()});
   if (!app.ok()) return Fail(app.status());
   Log(LogLevel::kInfo, "warmpath-router listens",
       {{"version", kVersion}, {"grpc", (*app)->grpc_port()}, {"http", (*app)->http_port()}});

@@ -71,8 +71,7 @@ constexpr std::array<MetricSpec, kMetricCount> kTable = {{
      "known."},
     {"warmpath_pick_seconds", kHistogram, "",
      "Time from the parsed request to the decision, of answered picks."},
-    {"warmpath_pick_lock_hold_seconds", kHistogram, "",
-     "Time that picks held their pool's mutex."},
+    {"warmpath_pick_lock_hold_seconds", kHistogram, "", "Time that picks held their pool's mutex."},
     {"warmpath_picks_shed_total", kCounter, "pool",
      "Picks refused because the predicted wait exceeded max_wait."},
     {"warmpath_prompt_tokens_total", kCounter, "pool", "Prompt tokens of answered picks."},
@@ -121,8 +120,7 @@ constexpr std::array<MetricSpec, kMetricCount> kTable = {{
     {"warmpath_resyncs_total", kCounter, "", "Snapshots asked for because state was in doubt."},
     {"warmpath_snapshots_total", kCounter, "result", "Snapshots ended, applied or failed."},
     {"warmpath_streams_open", kGauge, "kind", "Open gRPC streams: worker, pick."},
-    {"warmpath_heavy_queue", kGauge, "",
-     "Picks with text or long prompts that wait for a thread."},
+    {"warmpath_heavy_queue", kGauge, "", "Picks with text or long prompts that wait for a thread."},
 }};
 
 std::string_view TypeName(MetricType type) {
@@ -190,7 +188,9 @@ void AddTarget(const WorkerView& worker, const TargetView& target, Page& page) {
   const std::string rank = absl::StrCat(target.rank);
   const auto freshness = [&](std::string cause, double value) {
     page.Add(kWorkerFreshness,
-             {{"pool", worker.pool}, {"worker", worker.worker_id}, {"rank", rank},
+             {{"pool", worker.pool},
+              {"worker", worker.worker_id},
+              {"rank", rank},
               {"cause", std::move(cause)}},
              value);
   };
@@ -215,7 +215,9 @@ void AddTarget(const WorkerView& worker, const TargetView& target, Page& page) {
     const std::uint64_t blocks = target.blocks[static_cast<std::size_t>(tier)];
     if (blocks == 0 && tier != Tier::kGpu) continue;
     page.Add(kWorkerBlocks,
-             {{"pool", worker.pool}, {"worker", worker.worker_id}, {"rank", rank},
+             {{"pool", worker.pool},
+              {"worker", worker.worker_id},
+              {"rank", rank},
               {"tier", std::string(TierName(tier))}},
              blocks);
   }

@@ -106,18 +106,16 @@ absl::Status PickHandler::TakeTokens(const v1::PickRequest& request, Prompt* pro
   prompt->tokens = {ids.data(), static_cast<std::size_t>(ids.size())};
   prompt->length = prompt->tokens.size();
   if (request.multimodal_size() > kMaxMultimodalItems) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("multimodal: has ", request.multimodal_size(), " items: send at most ",
-                     kMaxMultimodalItems));
+    return absl::InvalidArgumentError(absl::StrCat("multimodal: has ", request.multimodal_size(),
+                                                   " items: send at most ", kMaxMultimodalItems));
   }
   const auto length = static_cast<std::int64_t>(prompt->length);
   for (const v1::MultimodalItem& item : request.multimodal()) {
     if (item.start() < 0 || item.length() <= 0 || item.start() >= length ||
         item.length() > length - item.start()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("multimodal: item \"", item.id().substr(0, 64), "\" covers tokens ",
-                       item.start(), " + ", item.length(), ", the prompt has ", length,
-                       ": send positions inside the prompt"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "multimodal: item \"", item.id().substr(0, 64), "\" covers tokens ", item.start(), " + ",
+          item.length(), ", the prompt has ", length, ": send positions inside the prompt"));
     }
     prompt->items.push_back({.id = item.id(), .start = item.start(), .length = item.length()});
   }
@@ -134,13 +132,12 @@ absl::Status PickHandler::TakeChain(const v1::PickRequest& request, std::uint32_
   }
   // 0: the pool has no worker yet, and the picker will say so.
   if (block_size != 0 && chain.block_size() != block_size) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "chain.block_size: is ", chain.block_size(), " but pool \"", ToAbsl(pool),
-        "\" routes on blocks of ", block_size, " tokens: hash the prompt in blocks of ",
-        block_size));
+    return absl::InvalidArgumentError(
+        absl::StrCat("chain.block_size: is ", chain.block_size(), " but pool \"", ToAbsl(pool),
+                     "\" routes on blocks of ", block_size,
+                     " tokens: hash the prompt in blocks of ", block_size));
   }
-  const std::uint64_t hashed =
-      static_cast<std::uint64_t>(chain.hashes_size()) * chain.block_size();
+  const std::uint64_t hashed = static_cast<std::uint64_t>(chain.hashes_size()) * chain.block_size();
   const std::uint64_t length = chain.prompt_tokens() == 0 ? hashed : chain.prompt_tokens();
   if (length < hashed) {
     return absl::InvalidArgumentError(
@@ -178,8 +175,8 @@ absl::Status PickHandler::TakeBody(const v1::PickRequest& request, Prompt* promp
     prompt->chat_text = parsed.chat_text;
   }
   if (parsed.prompts > 1) {
-    prompt->note = absl::StrCat("the body holds ", parsed.prompts,
-                                " prompts: routed by the first one");
+    prompt->note =
+        absl::StrCat("the body holds ", parsed.prompts, " prompts: routed by the first one");
   }
   return absl::OkStatus();
 }
@@ -190,8 +187,7 @@ absl::Status PickHandler::TakePrompt(const v1::PickRequest& request, Prompt* pro
   if (request.has_lora()) prompt->lora = request.lora();
   if (request.has_cache_salt()) prompt->cache_salt = request.cache_salt();
   if (prompt->lora.value_or("").size() > kMaxNameBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("lora: send at most ", kMaxNameBytes, " bytes"));
+    return absl::InvalidArgumentError(absl::StrCat("lora: send at most ", kMaxNameBytes, " bytes"));
   }
   prompt->expected_output = request.expected_output_tokens();
   if (request.multimodal_size() > 0 && request.prompt_case() != v1::PickRequest::kTokens) {
@@ -250,9 +246,9 @@ PickResult PickHandler::PickPrompt(const v1::PickRequest& request, HolderId hold
   if (!model.ok()) return {model.status(), {}};
   if (model->lora.has_value()) {
     if (prompt.lora.has_value() && *prompt.lora != *model->lora) {
-      return {absl::InvalidArgumentError(absl::StrCat(
-                  "lora: is \"", ToAbsl(*prompt.lora), "\" but model names the adapter \"",
-                  *model->lora, "\": send one of them")),
+      return {absl::InvalidArgumentError(absl::StrCat("lora: is \"", ToAbsl(*prompt.lora),
+                                                      "\" but model names the adapter \"",
+                                                      *model->lora, "\": send one of them")),
               {}};
     }
     prompt.lora = *model->lora;

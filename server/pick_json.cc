@@ -142,8 +142,8 @@ absl::Status TakeObject(std::string_view path, const element& value, const Membe
       const std::string names = absl::StrJoin(members, ", ", [](std::string* out, const auto& m) {
         absl::StrAppend(out, ToAbsl(m.first));
       });
-      return absl::InvalidArgumentError(absl::StrCat(CutMessage(field).substr(0, 64),
-                                                     ": is unknown: use one of ", names));
+      return absl::InvalidArgumentError(
+          absl::StrCat(CutMessage(field).substr(0, 64), ": is unknown: use one of ", names));
     }
     if (member.is_null()) continue;  // as if absent
     WARMPATH_RETURN_IF_ERROR(it->second(field, member));
@@ -188,28 +188,26 @@ absl::Status TakeChain(std::string_view field, const element& value, v1::ChainHa
 }
 
 absl::Status TakeOpenAi(std::string_view field, const element& value, v1::OpenAiBody* body) {
-  return TakeObject(
-      field, value,
-      {{"path", Into<std::string>([body](auto v) { body->set_path(std::move(v)); })},
-       {"body", [body](std::string_view, const element& json) {
-          // An object, or the body as a string.
-          std::string_view text;
-          body->set_json(json.get_string().get(text) == simdjson::SUCCESS
-                             ? std::string(text)
-                             : simdjson::minify(json));
-          return absl::OkStatus();
-        }}});
+  return TakeObject(field, value,
+                    {{"path", Into<std::string>([body](auto v) { body->set_path(std::move(v)); })},
+                     {"body", [body](std::string_view, const element& json) {
+                        // An object, or the body as a string.
+                        std::string_view text;
+                        body->set_json(json.get_string().get(text) == simdjson::SUCCESS
+                                           ? std::string(text)
+                                           : simdjson::minify(json));
+                        return absl::OkStatus();
+                      }}});
 }
 
 absl::Status TakeMultimodal(std::string_view field, const element& value,
                             v1::PickRequest* request) {
   return TakeList(field, value, [request](std::string_view name, const element& entry) {
     v1::MultimodalItem* item = request->add_multimodal();
-    return TakeObject(
-        name, entry,
-        {{"id", Into<std::string>([item](auto v) { item->set_id(std::move(v)); })},
-         {"start", Into<std::int64_t>([item](auto v) { item->set_start(v); })},
-         {"length", Into<std::int64_t>([item](auto v) { item->set_length(v); })}});
+    return TakeObject(name, entry,
+                      {{"id", Into<std::string>([item](auto v) { item->set_id(std::move(v)); })},
+                       {"start", Into<std::int64_t>([item](auto v) { item->set_start(v); })},
+                       {"length", Into<std::int64_t>([item](auto v) { item->set_length(v); })}});
   });
 }
 
@@ -227,47 +225,44 @@ absl::Status PickRequestFromJson(std::string_view json, v1::PickRequest* r) {
     };
   };
   return TakeRoot(
-      json,
-      {{"model", Into<std::string>([r](auto v) { r->set_model(std::move(v)); })},
-       {"tokens", prompt([r](std::string_view field, const element& value) {
-          return TakeNumbers<std::uint32_t>(field, value, r->mutable_tokens()->mutable_ids());
-        })},
-       {"chain", prompt([r](std::string_view field, const element& value) {
-          return TakeChain(field, value, r->mutable_chain());
-        })},
-       {"text", prompt(Into<std::string>([r](auto v) { r->set_text(std::move(v)); }))},
-       {"openai", prompt([r](std::string_view field, const element& value) {
-          return TakeOpenAi(field, value, r->mutable_openai());
-        })},
-       {"multimodal",
-        [r](std::string_view field, const element& value) {
-          return TakeMultimodal(field, value, r);
-        }},
-       {"lora", Into<std::string>([r](auto v) { r->set_lora(std::move(v)); })},
-       {"cache_salt", Into<std::string>([r](auto v) { r->set_cache_salt(std::move(v)); })},
-       {"session_key", Into<std::string>([r](auto v) { r->set_session_key(std::move(v)); })},
-       {"prefix_aware_id",
-        Into<std::string>([r](auto v) { r->set_prefix_aware_id(std::move(v)); })},
-       {"subset",
-        [r](std::string_view field, const element& value) {
-          r->set_subset_present(true);
-          return TakeStrings(field, value, r->mutable_subset());
-        }},
-       {"exclude",
-        [r](std::string_view field, const element& value) {
-          return TakeStrings(field, value, r->mutable_exclude());
-        }},
-       {"priority", Into<std::int32_t>([r](auto v) { r->set_priority(v); })},
-       {"slo_ttft_ms", Into<std::uint32_t>([r](auto v) { r->set_slo_ttft_ms(v); })},
-       {"slo_tpot_ms", Into<std::uint32_t>([r](auto v) { r->set_slo_tpot_ms(v); })},
-       {"expected_output_tokens",
-        Into<std::uint32_t>([r](auto v) { r->set_expected_output_tokens(v); })},
-       {"request_id", Into<std::string>([r](auto v) { r->set_request_id(std::move(v)); })},
-       {"reservation_lease_ms",
-        Into<std::uint32_t>([r](auto v) { r->set_reservation_lease_ms(v); })},
-       {"max_wait_ms", Into<std::uint32_t>([r](auto v) { r->set_max_wait_ms(v); })},
-       {"policy", Into<std::string>([r](auto v) { r->set_policy(std::move(v)); })},
-       {"explain", Into<bool>([r](auto v) { r->set_explain(v); })}});
+      json, {{"model", Into<std::string>([r](auto v) { r->set_model(std::move(v)); })},
+             {"tokens", prompt([r](std::string_view field, const element& value) {
+                return TakeNumbers<std::uint32_t>(field, value, r->mutable_tokens()->mutable_ids());
+              })},
+             {"chain", prompt([r](std::string_view field, const element& value) {
+                return TakeChain(field, value, r->mutable_chain());
+              })},
+             {"text", prompt(Into<std::string>([r](auto v) { r->set_text(std::move(v)); }))},
+             {"openai", prompt([r](std::string_view field, const element& value) {
+                return TakeOpenAi(field, value, r->mutable_openai());
+              })},
+             {"multimodal", [r](std::string_view field,
+                                const element& value) { return TakeMultimodal(field, value, r); }},
+             {"lora", Into<std::string>([r](auto v) { r->set_lora(std::move(v)); })},
+             {"cache_salt", Into<std::string>([r](auto v) { r->set_cache_salt(std::move(v)); })},
+             {"session_key", Into<std::string>([r](auto v) { r->set_session_key(std::move(v)); })},
+             {"prefix_aware_id",
+              Into<std::string>([r](auto v) { r->set_prefix_aware_id(std::move(v)); })},
+             {"subset",
+              [r](std::string_view field, const element& value) {
+                r->set_subset_present(true);
+                return TakeStrings(field, value, r->mutable_subset());
+              }},
+             {"exclude",
+              [r](std::string_view field, const element& value) {
+                return TakeStrings(field, value, r->mutable_exclude());
+              }},
+             {"priority", Into<std::int32_t>([r](auto v) { r->set_priority(v); })},
+             {"slo_ttft_ms", Into<std::uint32_t>([r](auto v) { r->set_slo_ttft_ms(v); })},
+             {"slo_tpot_ms", Into<std::uint32_t>([r](auto v) { r->set_slo_tpot_ms(v); })},
+             {"expected_output_tokens",
+              Into<std::uint32_t>([r](auto v) { r->set_expected_output_tokens(v); })},
+             {"request_id", Into<std::string>([r](auto v) { r->set_request_id(std::move(v)); })},
+             {"reservation_lease_ms",
+              Into<std::uint32_t>([r](auto v) { r->set_reservation_lease_ms(v); })},
+             {"max_wait_ms", Into<std::uint32_t>([r](auto v) { r->set_max_wait_ms(v); })},
+             {"policy", Into<std::string>([r](auto v) { r->set_policy(std::move(v)); })},
+             {"explain", Into<bool>([r](auto v) { r->set_explain(v); })}});
 }
 
 absl::Status OutcomeRequestFromJson(std::string_view json, v1::OutcomeRequest* r) {
@@ -283,16 +278,15 @@ absl::Status OutcomeRequestFromJson(std::string_view json, v1::OutcomeRequest* r
     return absl::OkStatus();
   };
   return TakeRoot(
-      json,
-      {{"reservation_id", Into<std::uint64_t>([r](auto v) { r->set_reservation_id(v); })},
-       {"kind", kind},
-       {"served_by", Into<std::string>([r](auto v) { r->set_served_by(std::move(v)); })},
-       {"actual_cached_tokens",
-        Into<std::uint32_t>([r](auto v) { r->set_actual_cached_tokens(v); })},
-       {"actual_prompt_tokens",
-        Into<std::uint32_t>([r](auto v) { r->set_actual_prompt_tokens(v); })},
-       {"output_tokens", Into<std::uint32_t>([r](auto v) { r->set_output_tokens(v); })},
-       {"ttft_ms", Into<double>([r](auto v) { r->set_ttft_ms(v); })}});
+      json, {{"reservation_id", Into<std::uint64_t>([r](auto v) { r->set_reservation_id(v); })},
+             {"kind", kind},
+             {"served_by", Into<std::string>([r](auto v) { r->set_served_by(std::move(v)); })},
+             {"actual_cached_tokens",
+              Into<std::uint32_t>([r](auto v) { r->set_actual_cached_tokens(v); })},
+             {"actual_prompt_tokens",
+              Into<std::uint32_t>([r](auto v) { r->set_actual_prompt_tokens(v); })},
+             {"output_tokens", Into<std::uint32_t>([r](auto v) { r->set_output_tokens(v); })},
+             {"ttft_ms", Into<double>([r](auto v) { r->set_ttft_ms(v); })}});
 }
 
 std::string PickResponseToJson(const v1::PickResponse& response) {

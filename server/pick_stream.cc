@@ -115,9 +115,9 @@ void PickStream::PickInPool(v1::PickStreamRequest& request) {
         PickNow(taken->pick(), &response);
       } catch (const std::exception& error) {
         response.clear_pick();
-        SetResult({absl::InternalError(absl::StrCat("unexpected: ", error.what())),
-                   absl::ZeroDuration()},
-                  &response);
+        SetResult(
+            {absl::InternalError(absl::StrCat("unexpected: ", error.what())), absl::ZeroDuration()},
+            &response);
       }
     }
     done(std::move(response));

@@ -26,11 +26,9 @@ td.n { text-align: right; font-variant-numeric: tabular-nums; }
 )";
 
 std::string Escape(std::string_view text) {
-  return absl::StrReplaceAll(ToAbsl(text), {{"&", "&amp;"},
-                                            {"<", "&lt;"},
-                                            {">", "&gt;"},
-                                            {"\"", "&quot;"},
-                                            {"'", "&#39;"}});
+  return absl::StrReplaceAll(
+      ToAbsl(text),
+      {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}, {"'", "&#39;"}});
 }
 
 void Cell(std::string_view text, std::string* out) {
@@ -52,8 +50,8 @@ void FreshnessCell(const TargetView& target, std::string* out) {
   const char* style = target.freshness == Freshness::kExact      ? "good"
                       : target.freshness == Freshness::kDegraded ? "warn"
                                                                  : "bad";
-  absl::StrAppend(out, "<td><span class=\"", style, "\">",
-                  ToAbsl(FreshnessName(target.freshness)), "</span>");
+  absl::StrAppend(out, "<td><span class=\"", style, "\">", ToAbsl(FreshnessName(target.freshness)),
+                  "</span>");
   if (target.freshness == Freshness::kDegraded) {
     for (const FreshnessCause cause : target.causes.ToVector()) {
       absl::StrAppend(out, "<br>", ToAbsl(FreshnessCauseName(cause)), ": ",
@@ -118,7 +116,8 @@ void Row(const WorkerView& worker, const TargetView& target, std::string* out) {
 
 std::string_view NoKnowledgeRemedy(const TargetView& target) {
   if (target.has_events) return "its first snapshot is under way";
-  return "sends no cache events, so its prefixes are only guessed from past picks: enable KV events "
+  return "sends no cache events, so its prefixes are only guessed from past picks: enable KV "
+         "events "
          "in the engine and give the agent the event endpoint";
 }
 

@@ -62,8 +62,7 @@ absl::Status WorkerStream::OnMessage(v1::WorkerUpdate& update) {
 absl::Status WorkerStream::Register(const v1::Register& message) {
   absl::StatusOr<Registration> registration = RegistrationFromProto(message);
   if (!registration.ok()) return registration.status();
-  absl::StatusOr<std::unique_ptr<WorkerFeed>> feed =
-      fleet_->Register(*registration, peer_, sink_);
+  absl::StatusOr<std::unique_ptr<WorkerFeed>> feed = fleet_->Register(*registration, peer_, sink_);
   if (!feed.ok()) return feed.status();
   feed_ = *std::move(feed);
   worker_id_ = registration->worker_id;

@@ -15,12 +15,12 @@ namespace {
 
 // YAML's double-quoted scalars take JSON's escapes.
 std::string Quoted(std::string_view text) {
-  return absl::StrCat("\"", absl::StrReplaceAll(ToAbsl(text), {{"\\", "\\\\"},
-                                                                {"\"", "\\\""},
-                                                                {"\n", "\\n"},
-                                                                {"\r", "\\r"},
-                                                                {"\t", "\\t"}}),
-                      "\"");
+  return absl::StrCat(
+      "\"",
+      absl::StrReplaceAll(
+          ToAbsl(text),
+          {{"\\", "\\\\"}, {"\"", "\\\""}, {"\n", "\\n"}, {"\r", "\\r"}, {"\t", "\\t"}}),
+      "\"");
 }
 
 std::string IntegerText(const FieldInfo& info, std::uint64_t value) {

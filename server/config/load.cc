@@ -43,11 +43,10 @@ std::size_t EditDistance(std::string_view a, std::string_view b) {
 
 bool ParseBytes(std::string_view text, std::uint64_t* value) {
   std::uint64_t factor = 1;
-  for (const auto& [suffix, bytes] :
-       {std::pair<std::string_view, std::uint64_t>{"KiB", 1ull << 10},
-        {"MiB", 1ull << 20},
-        {"GiB", 1ull << 30},
-        {"TiB", 1ull << 40}}) {
+  for (const auto& [suffix, bytes] : {std::pair<std::string_view, std::uint64_t>{"KiB", 1ull << 10},
+                                      {"MiB", 1ull << 20},
+                                      {"GiB", 1ull << 30},
+                                      {"TiB", 1ull << 40}}) {
     if (text.ends_with(suffix)) {
       factor = bytes;
       text.remove_suffix(suffix.size());
@@ -126,8 +125,8 @@ class Loader final : public ConfigVisitor {
     if (!Scalar(node, info)) return;
     const bool bytes = info.unit == "bytes";
     std::uint64_t number = 0;
-    const bool parsed = bytes ? ParseBytes(node.Scalar(), &number)
-                              : absl::SimpleAtoi(node.Scalar(), &number);
+    const bool parsed =
+        bytes ? ParseBytes(node.Scalar(), &number) : absl::SimpleAtoi(node.Scalar(), &number);
     if (!parsed) {
       Error(node, info,
             absl::StrCat("\"", node.Scalar(), "\" is no ",
@@ -158,10 +157,10 @@ class Loader final : public ConfigVisitor {
       return;
     }
     if (duration < bounds.min || duration > bounds.max) {
-      Error(node, info,
-            absl::StrCat(node.Scalar(), " is out of bounds: write ",
-                         absl::FormatDuration(bounds.min), " to ",
-                         absl::FormatDuration(bounds.max)));
+      Error(
+          node, info,
+          absl::StrCat(node.Scalar(), " is out of bounds: write ", absl::FormatDuration(bounds.min),
+                       " to ", absl::FormatDuration(bounds.max)));
       return;
     }
     *value = duration;
@@ -215,8 +214,8 @@ class Loader final : public ConfigVisitor {
 
   void Add(int line, std::string_view path, absl::string_view message) {
     if (errors_.size() < kMaxErrors) {
-      errors_.push_back(absl::StrCat(source_, ":", line, ": ", ToAbsl(path),
-                                     path.empty() ? "" : ": ", message));
+      errors_.push_back(
+          absl::StrCat(source_, ":", line, ": ", ToAbsl(path), path.empty() ? "" : ": ", message));
     }
   }
 
@@ -250,8 +249,8 @@ class Loader final : public ConfigVisitor {
 
   bool Scalar(const YAML::Node& node, const FieldInfo& info) {
     if (node.IsScalar()) return true;
-    Error(node, info, node.IsNull() ? "has no value: write one or remove the line"
-                                    : "write a single value");
+    Error(node, info,
+          node.IsNull() ? "has no value: write one or remove the line" : "write a single value");
     return false;
   }
 
@@ -317,7 +316,8 @@ void CheckWhole(const RouterConfig& config, Loader& loader) {
     for (const std::string& name : all) {
       if (!names.insert(name).second) {
         loader.Add(loader.ItemLine(i), path,
-                   absl::StrCat("the model name \"", name, "\" is used twice: each name means one "
+                   absl::StrCat("the model name \"", name,
+                                "\" is used twice: each name means one "
                                 "pool"));
       }
     }
@@ -355,8 +355,8 @@ absl::StatusOr<RouterConfig> LoadConfig(std::string_view yaml, std::string_view 
 absl::StatusOr<RouterConfig> LoadConfigFile(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) {
-    return absl::NotFoundError(absl::StrCat("configuration ", path, ": ",
-                                            std::generic_category().message(errno)));
+    return absl::NotFoundError(
+        absl::StrCat("configuration ", path, ": ", std::generic_category().message(errno)));
   }
   std::string text(kMaxFileBytes + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));

@@ -159,9 +159,9 @@ void VisitConfig(ConfigVisitor& v, RouterConfig& config) {
   VisitPoolSettings(v, config.fleet.defaults);
   v.EndSection();
 
-  const std::size_t pools = v.BeginItems(
-      {"pools", "", "Pools with settings of their own, one for each base model."},
-      config.fleet.pools.size());
+  const std::size_t pools =
+      v.BeginItems({"pools", "", "Pools with settings of their own, one for each base model."},
+                   config.fleet.pools.size());
   while (config.fleet.pools.size() < pools) config.fleet.pools.push_back(config.fleet.defaults);
   for (std::size_t i = 0; i < pools; ++i) {
     PoolConfig& pool = config.fleet.pools[i];

@@ -85,8 +85,7 @@ class ConfigVisitor {
                       std::string* value) = 0;
   virtual void Integer(const FieldInfo& info, const IntegerBounds& bounds,
                        std::uint64_t* value) = 0;
-  virtual void Time(const FieldInfo& info, const DurationBounds& bounds,
-                    absl::Duration* value) = 0;
+  virtual void Time(const FieldInfo& info, const DurationBounds& bounds, absl::Duration* value) = 0;
   virtual void Switch(const FieldInfo& info, bool* value) = 0;
 
   virtual void BeginSection(const FieldInfo& info) = 0;

@@ -118,8 +118,8 @@ TEST(OpenAiRequestTest, ErrorsNameTheField) {
       {kCompletions, R"({"prompt":"x","max_tokens":-1})", "max_tokens: must be a whole number"},
       {kCompletions, R"({"prompt":"x","cache_salt":5})", "cache_salt: must be a string"},
       {kCompletions, "{\"prompt\":\"\xff\"}", "no valid JSON"},
-      {kCompletions, R"({"prompt":"x","deep":)" + std::string(100, '[') + std::string(100, ']') +
-                         "}",
+      {kCompletions,
+       R"({"prompt":"x","deep":)" + std::string(100, '[') + std::string(100, ']') + "}",
        "no valid JSON"},
   };
   for (const Bad& bad : cases) {

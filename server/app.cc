@@ -70,7 +70,7 @@ struct App::Impl {
                  .max_workers = config.metrics.max_workers}) {}
 
   bool Ready() const { return !draining.load() && fleet->Ready(); }
-  std::vector<std::unique_ptr<grpc::Service>> Services(Options& options);
+  std::vector<std::shared_ptr<grpc::Service>> Services(Options& options);
   HttpServer::Content HttpContent();
   std::vector<Ticker::Task> Tasks();
   void UpdateReadiness();
@@ -93,8 +93,8 @@ struct App::Impl {
   bool shown_ready ABSL_GUARDED_BY(ready_mu) = false;
 };
 
-std::vector<std::unique_ptr<grpc::Service>> App::Impl::Services(Options& options) {
-  std::vector<std::unique_ptr<grpc::Service>> services = std::move(options.extra_services);
+std::vector<std::shared_ptr<grpc::Service>> App::Impl::Services(Options& options) {
+  std::vector<std::shared_ptr<grpc::Service>> services = std::move(options.extra_services);
   services.push_back(MakeRouterService(&backend, &heavy_pool, &pick_streams));
   services.push_back(MakeWorkerEventsService(fleet.get(), config.fleet.heartbeat, &worker_streams));
   services.push_back(

@@ -28,7 +28,7 @@ class App {
     const Clock* clock = &SystemClock();  // must outlive the app
     std::uint64_t random_seed = 0;
     // Served beside the router's own, e.g. a benchmark's floor.
-    std::vector<std::unique_ptr<grpc::Service>> extra_services;
+    std::vector<std::shared_ptr<grpc::Service>> extra_services;
   };
 
   // Listens when it returns. Errors name the setting.

@@ -65,7 +65,7 @@ void Configure(const GrpcServer::Options& options, grpc::ServerBuilder& builder)
 
 struct GrpcServer::Impl {
   // Services must outlive the server, which refers to them.
-  std::vector<std::unique_ptr<grpc::Service>> services;
+  std::vector<std::shared_ptr<grpc::Service>> services;
   std::unique_ptr<grpc::Server> server;
   int port = 0;
 
@@ -82,7 +82,7 @@ struct GrpcServer::Impl {
 };
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
-    const Options& options, std::vector<std::unique_ptr<grpc::Service>> services) {
+    const Options& options, std::vector<std::shared_ptr<grpc::Service>> services) {
   EnablePlugins();
   auto impl = std::make_unique<Impl>();
   impl->services = std::move(services);

@@ -33,7 +33,7 @@ class GrpcServer {
   // Listens at once; readiness is NOT_SERVING until SetReady(true), liveness SERVING.
   // UNAVAILABLE naming the address when it can not be bound.
   static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(
-      const Options& options, std::vector<std::unique_ptr<grpc::Service>> services);
+      const Options& options, std::vector<std::shared_ptr<grpc::Service>> services);
 
   // Shuts down at once if Shutdown was not called.
   ~GrpcServer();

@@ -57,6 +57,7 @@ enum Metric : std::size_t {
   kEvents,
   kEventsSkipped,
   kUpdatesWrongSession,
+  kUpdatesDuplicate,
   kResyncs,
   kSnapshots,
   kStreams,
@@ -117,6 +118,8 @@ constexpr std::array<MetricSpec, kMetricCount> kTable = {{
      "Engine events skipped by agents, by cause."},
     {"warmpath_updates_wrong_session_total", kCounter, "",
      "Updates dropped because they belonged to an earlier session."},
+    {"warmpath_updates_duplicate_total", kCounter, "",
+     "Updates dropped because they had been applied before."},
     {"warmpath_resyncs_total", kCounter, "", "Snapshots asked for because state was in doubt."},
     {"warmpath_snapshots_total", kCounter, "result", "Snapshots ended, applied or failed."},
     {"warmpath_streams_open", kGauge, "kind", "Open gRPC streams: worker, pick."},
@@ -306,6 +309,7 @@ void AddFeeds(const FleetCounters& counters, Page& page) {
   AddAgentCounts(kEvents, "kind", counters.events_by_kind, page);
   AddAgentCounts(kEventsSkipped, "cause", counters.skipped_by_cause, page);
   page.Add(kUpdatesWrongSession, {}, counters.updates_wrong_session);
+  page.Add(kUpdatesDuplicate, {}, counters.updates_duplicate);
   page.Add(kResyncs, {}, counters.resyncs);
   page.Add(kSnapshots, {{"result", "applied"}}, counters.snapshots_applied);
   page.Add(kSnapshots, {{"result", "failed"}}, counters.snapshots_failed);

@@ -17,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "client/ctl/commands.h"
 #include "client/lib/channel.h"
+#include "core/base/flag_names.h"
 
 ABSL_FLAG(std::string, router, "127.0.0.1:9002", "gRPC address of the router, host:port");
 ABSL_FLAG(std::string, router_ca, "",
@@ -31,7 +32,7 @@ ABSL_FLAG(std::string, tokens_file, "",
 ABSL_FLAG(std::string, text, "", "pick, explain: prompt as text");
 ABSL_FLAG(std::string, body_file, "", "pick, explain: file with an OpenAI-style JSON body");
 ABSL_FLAG(std::string, path, "/v1/chat/completions",
-          "pick, explain: path that belongs to --body_file");
+          "pick, explain: path that belongs to --body-file");
 ABSL_FLAG(std::string, policy, "", "pick, explain: policy instead of the pool's");
 ABSL_FLAG(std::string, session_key, "", "pick, explain: sticky key for policy session");
 ABSL_FLAG(bool, keep, false, "pick: keep the reservation (it ends with its lease)");
@@ -147,6 +148,7 @@ int main(int argc, char** argv) {
   };
   absl::SetFlagsUsageConfig(usage);
   absl::SetProgramUsageMessage(kUsage);
+  warmpath::AcceptDashesInFlagNames(argc, argv);
   const std::vector<char*> args = absl::ParseCommandLine(argc, argv);
   const absl::Status status = Run(args);
   if (status.ok()) return 0;

@@ -16,6 +16,7 @@
 #include "client/replay/progress.h"
 #include "client/replay/result.h"
 #include "core/base/clock.h"
+#include "core/base/flag_names.h"
 #include "core/base/status.h"
 #include "core/replay/trace.h"
 #include "core/replay/workload_generator.h"
@@ -75,7 +76,7 @@ absl::StatusOr<Workload> BuildWorkload() {
   }
   if (!(speed > 0) || !(utilisation > 0) || engines == 0) {
     return absl::InvalidArgumentError(
-        "--speed_factor, --utilisation and --engines must be above 0");
+        "--speed-factor, --utilisation and --engines must be above 0");
   }
   WARMPATH_ASSIGN_OR_RETURN(const std::vector<TraceRow> rows,
                             ReadTrace(absl::GetFlag(FLAGS_trace), absl::GetFlag(FLAGS_requests)));
@@ -170,6 +171,7 @@ int main(int argc, char** argv) {
   };
   absl::SetFlagsUsageConfig(usage);
   absl::SetProgramUsageMessage(warmpath::replay::kUsage);
+  warmpath::AcceptDashesInFlagNames(argc, argv);
   const std::vector<char*> args = absl::ParseCommandLine(argc, argv);
   const absl::Status status = warmpath::replay::Run(args);
   if (status.ok()) return 0;

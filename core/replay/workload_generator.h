@@ -31,8 +31,8 @@ struct GeneratorOptions {
   std::uint32_t agent_loops = 20;
   std::uint32_t siblings = 8;
   std::uint32_t agent_steps = 8;          // requests of each sibling
-  TokenRange agent_context = {256, 512};  // fresh, shared by the loop's siblings
-  TokenRange tool_result = {1024, 1536};  // new tokens of each step
+  TokenRange agent_context = {128, 384};  // fresh, shared by the loop's siblings
+  TokenRange tool_result = {1536, 2048};  // new tokens of each step
   TokenRange agent_answer = {64, 256};
   double sibling_spread_s = 0.040;
 

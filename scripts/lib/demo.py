@@ -29,13 +29,13 @@ def parse_arguments():
     if arguments.speed_factor is None:
         # The generated workload takes about half a minute a policy; a trace's long prompts cost
         # this machine more for each second of engine time.
-        arguments.speed_factor = 12.0 if arguments.trace is None else 20.0
+        arguments.speed_factor = 14.0 if arguments.trace is None else 20.0
     return arguments
 
 
 def workload_flags(arguments):
-    flags = [f"--speed_factor={arguments.speed_factor}", f"--engines={ENGINES}",
-             f"--block_size={BLOCK}", "--utilisation=0.6", "--seed=1"]  # fmt: skip
+    flags = [f"--speed-factor={arguments.speed_factor}", f"--engines={ENGINES}",
+             f"--block-size={BLOCK}", "--utilisation=0.6", "--seed=1"]  # fmt: skip
     if arguments.trace:
         flags += [f"--trace={arguments.trace}", f"--requests={arguments.requests}"]
     return flags
@@ -65,8 +65,8 @@ class Fleet:
     def start_engine(self, index, blocks, speed_factor):
         engine = self.site.program("warmpath-engine",
                                    [f"--model={MODEL}", f"--blocks={blocks}",
-                                    f"--block_size={BLOCK}", f"--speed_factor={speed_factor}",
-                                    "--replay_endpoint=tcp://127.0.0.1:0", "--history_batches=1"],
+                                    f"--block-size={BLOCK}", f"--speed-factor={speed_factor}",
+                                    "--replay-endpoint=tcp://127.0.0.1:0", "--history-batches=1"],
                                    label=f"{self.label}-engine{index}")  # fmt: skip
         engine.start(ready=lambda: '"http"' in engine.output())
         line = next(li for li in engine.output().splitlines() if li.startswith('{"http"'))

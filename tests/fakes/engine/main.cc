@@ -12,6 +12,7 @@
 #include "absl/flags/usage.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/flag_names.h"
 #include "core/base/log.h"
 #include "core/base/status.h"
 #include "core/base/strings.h"
@@ -176,6 +177,7 @@ int main(int argc, char** argv) {
       if (*c == '-') *c = '_';
     }
   }
+  warmpath::AcceptDashesInFlagNames(argc, argv);
   absl::ParseCommandLine(argc, argv);
   return warmpath::engine::Main();
 }

@@ -271,20 +271,24 @@ void FleetImpl::RetireLost(absl::Time now) {
 
 void FleetImpl::RecoverFullIndexes(absl::Time now) {
   for (const auto& entry : Entries()) {
-    const std::optional<IndexFullQueue::Entry> first = entry->index_full.Front();
+    std::optional<IndexFullQueue::Entry> first = entry->index_full.Front();
     if (!first.has_value()) continue;
     const IndexStats stats = entry->pool->index().Stats();
     const bool room =
         static_cast<double>(stats.bytes) < kRoomAt * static_cast<double>(stats.bound_bytes);
-    const std::shared_ptr<WorkerRecord> record = first->record.lock();
     auto step = WorkerRecord::FullStep::kDone;
-    if (record != nullptr) {
-      absl::MutexLock lock(&record->mu);
-      step = record->RecoverFull(first->rank, room, now);
+    while (first.has_value()) {
+      const std::shared_ptr<WorkerRecord> record = first->record.lock();
+      if (record != nullptr) {
+        absl::MutexLock lock(&record->mu);
+        step = record->RecoverFull(first->rank, room, now);
+      }
+      if (record != nullptr && step != WorkerRecord::FullStep::kDone) break;
+      entry->index_full.PopFront();
+      first = entry->index_full.Front();
     }
     // Only the first may be busy: one snapshot at a time.
-    if (step == WorkerRecord::FullStep::kDone) entry->index_full.PopFront();
-    if (step == WorkerRecord::FullStep::kLater) entry->index_full.Rotate();
+    if (first.has_value() && step == WorkerRecord::FullStep::kLater) entry->index_full.Rotate();
   }
 }
 

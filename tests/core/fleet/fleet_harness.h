@@ -109,6 +109,8 @@ class TestAgent {
   RecordingSink& sink() { return *sink_; }
   SessionId session() const { return session_; }
   std::uint64_t seq() const { return seq_; }
+  // The largest delta_seq that was not skipped.
+  std::uint64_t delivered() const { return delivered_; }
   bool connected() const { return feed_ != nullptr; }
 
   absl::Status Register() {
@@ -118,6 +120,7 @@ class TestAgent {
     sink_ = std::move(sink);
     feed_ = *std::move(feed);
     seq_ = 0;
+    delivered_ = 0;
     const auto registered = sink_->All<RegisteredReply>();
     if (registered.size() != 1) return absl::InternalError("no Registered");
     registered_ = registered[0];
@@ -140,18 +143,18 @@ class TestAgent {
   void Skip() { ++seq_; }
 
   absl::Status Begin(Rank rank = 0, Epoch epoch = 0) {
-    return Send(SnapshotBeginUpdate{.delta_seq = ++seq_,
+    return Send(SnapshotBeginUpdate{.delta_seq = Next(),
                                     .rank = rank,
                                     .epoch = epoch != 0 ? epoch : registration_.ranks[rank].epoch,
                                     .reason = "test"});
   }
   absl::Status Chunk(const Hashes& hashes, Tier tier = Tier::kGpu, Rank rank = 0) {
     return Send(
-        SnapshotChunkUpdate{.delta_seq = ++seq_, .rank = rank, .tier = tier, .hashes = hashes});
+        SnapshotChunkUpdate{.delta_seq = Next(), .rank = rank, .tier = tier, .hashes = hashes});
   }
   absl::Status End(std::uint64_t count, std::uint64_t xor_of_hashes,
                    std::optional<std::uint64_t> engine_seq = std::nullopt, Rank rank = 0) {
-    return Send(SnapshotEndUpdate{.delta_seq = ++seq_,
+    return Send(SnapshotEndUpdate{.delta_seq = Next(),
                                   .rank = rank,
                                   .engine_seq = engine_seq,
                                   .count = count,
@@ -168,7 +171,7 @@ class TestAgent {
   absl::Status Delta(const Hashes& removed, const Hashes& stored,
                      std::optional<std::uint64_t> engine_seq = std::nullopt, Tier tier = Tier::kGpu,
                      Rank rank = 0) {
-    return Send(CacheDeltaUpdate{.delta_seq = ++seq_,
+    return Send(CacheDeltaUpdate{.delta_seq = Next(),
                                  .rank = rank,
                                  .tier = tier,
                                  .removed = removed,
@@ -178,11 +181,11 @@ class TestAgent {
   absl::Status Cleared(Tier tier = Tier::kGpu,
                        std::optional<std::uint64_t> engine_seq = std::nullopt, Rank rank = 0) {
     return Send(
-        ClearedUpdate{.delta_seq = ++seq_, .rank = rank, .tier = tier, .engine_seq = engine_seq});
+        ClearedUpdate{.delta_seq = Next(), .rank = rank, .tier = tier, .engine_seq = engine_seq});
   }
   absl::Status NewEpoch(Epoch epoch, Rank rank = 0) {
     registration_.ranks[rank].epoch = epoch;
-    return Send(NewEpochUpdate{.delta_seq = ++seq_, .rank = rank, .epoch = epoch});
+    return Send(NewEpochUpdate{.delta_seq = Next(), .rank = rank, .epoch = epoch});
   }
   // A heartbeat that claims to hold these in the GPU tier of rank 0.
   absl::Status Heartbeat(const Hashes& held,
@@ -206,6 +209,8 @@ class TestAgent {
   }
 
  private:
+  std::uint64_t Next() { return delivered_ = ++seq_; }
+
   Fleet& fleet_;
   Registration registration_;
   const std::string peer_;
@@ -214,6 +219,7 @@ class TestAgent {
   RegisteredReply registered_;
   SessionId session_ = 0;
   std::uint64_t seq_ = 0;
+  std::uint64_t delivered_ = 0;
 };
 
 // What one target says of itself.

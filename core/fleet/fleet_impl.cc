@@ -174,7 +174,8 @@ absl::StatusOr<std::shared_ptr<PoolEntry>> FleetImpl::EntryFor(const Registratio
 }
 
 std::shared_ptr<PoolEntry> FleetImpl::MakeEntry(PoolConfig config) {
-  std::unique_ptr<Index> index = create_index_({.bound_bytes = config.index_bound_bytes});
+  std::unique_ptr<Index> index =
+      create_index_({.bound_bytes = config.index_bound_bytes, .seed = random_()});
   const auto number = static_cast<std::uint32_t>(Entries().size());
   return std::make_shared<PoolEntry>(
       std::make_shared<Pool>(std::move(config), std::move(index), random_(),

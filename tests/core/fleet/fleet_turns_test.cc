@@ -226,6 +226,12 @@ class FewSlots final : public Index {
   void Match(std::span<const ChainHash> chain, MatchResult* result) const override {
     index_.Match(chain, result);
   }
+  void MatchGpu(std::span<const ChainHash> chain, MatchSegments* result) const override {
+    index_.MatchGpu(chain, result);
+  }
+  void MatchExact(std::span<const ChainHash> chain, MatchResult* result) const override {
+    index_.MatchExact(chain, result);
+  }
   std::size_t VerifiedGpuDepth(Slot slot, std::span<const ChainHash> chain, std::size_t from,
                                std::size_t limit) const override {
     return index_.VerifiedGpuDepth(slot, chain, from, limit);

@@ -1,6 +1,7 @@
 // The whole engine in this process, over its real sockets.
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -195,9 +196,6 @@ TEST_F(EngineHttpTest, StreamsAddUpToTheWholeResponse) {
         ids.push_back(static_cast<TokenId>(std::uint64_t(id)));
       }
       EXPECT_EQ(choice["prompt_token_ids"].error() == simdjson::SUCCESS, i == 0);
-      if (i == 0) {
-        EXPECT_EQ(ids.size(), 1u) << "the first token goes out alone";
-      }
       if (!choice["finish_reason"].is_null()) finish += std::string_view(choice["finish_reason"]);
     }
     EXPECT_EQ(finish, "length");
@@ -215,10 +213,12 @@ TEST_F(EngineHttpTest, ChatStreamsStartWithTheRole) {
   const std::vector<std::string> events = client_->Stream(
       "/v1/chat/completions",
       R"({"messages":[{"role":"user","content":"x"}],"max_tokens":2,"stream":true})");
-  ASSERT_THAT(events, SizeIs(4));
+  // Two tokens, in one chunk or, mostly, two: a slow reader gets several at once.
+  ASSERT_GE(events.size(), 3u);
   EXPECT_THAT(events[0], HasSubstr(R"("delta":{"role":"assistant","content":""})"));
   EXPECT_THAT(events[1], HasSubstr(R"("delta":{"content":"t)"));
-  EXPECT_THAT(events[2], HasSubstr(R"("finish_reason":"length")"));
+  EXPECT_THAT(events[events.size() - 2], HasSubstr(R"("finish_reason":"length")"));
+  EXPECT_EQ(events.back(), "[DONE]");
 }
 
 TEST_F(EngineHttpTest, TheFirstTokenComesNoEarlierThanTheModelSays) {
@@ -243,60 +243,67 @@ TEST_P(EngineTruthTest, EventsAndDebugCacheAgreeAtEverySampledSequence) {
   EngineOptions options = Options();
   options.ranks = 2;
   options.rank.model.blocks = 300;
+  // Small, so that prompts are cut into chunks and concurrent ones duplicate each other's blocks.
+  options.rank.model.step_token_budget = 100;
   options.rank.event_format = GetParam().first;
   options.events.replay_shape = GetParam().second;
   Start(options);
   zmq::context_t context;
-  std::vector<std::unique_ptr<EventMirror>> mirrors;
-  for (std::size_t r = 0; r < 2; ++r) {
-    mirrors.push_back(
-        std::make_unique<EventMirror>(context, engine_->publisher(r)->replay_endpoint()));
-  }
+  const auto mirror_of = [&](std::size_t r) {
+    return std::make_unique<EventMirror>(context, engine_->publisher(r)->replay_endpoint());
+  };
   std::atomic<int> failures{0};
-  std::vector<std::thread> threads;
+  std::atomic<int> running{6};
+  std::vector<std::jthread> threads;
   for (int t = 0; t < 6; ++t) {
-    threads.emplace_back([this, t, &failures] {
+    threads.emplace_back([this, t, &failures, &running] {
       EngineTestClient client(http_->port());
       Random random(t + 1);
       for (int i = 0; i < 40; ++i) {
-        // A few shared heads, own tails.
-        const std::string head = Ids(random.Below(4), 160);
-        const std::string tail = Ids(1'000 + random(), 1 + random.Below(400));
+        // A few shared heads, own tails; at times no tail, which computes the head's last block
+        // once more.
+        std::string prompt = Ids(random.Below(4), 160);
+        if (i % 4 != 0) {
+          absl::StrAppend(&prompt, ",", Ids(1'000 + random(), 1 + random.Below(400)));
+        }
         const char* more = i % 5 == 0   ? R"(,"model":"sql")"
                            : i % 5 == 1 ? R"(,"model":"sql","cache_salt":"pepper")"
                            : i % 5 == 2 ? R"(,"cache_salt":"pepper")"
                                         : "";
         const JsonReply reply = client.Post(
-            "/v1/completions", Completion(absl::StrCat(head, ",", tail),
-                                          static_cast<int>(1 + random.Below(40)), more));
+            "/v1/completions", Completion(prompt, static_cast<int>(1 + random.Below(40)), more));
         if (reply.status != 200) ++failures;
       }
+      --running;
     });
   }
-  Random random(5);
-  std::uint64_t compared = 0;
-  for (bool last_round = false; !last_round;) {
-    last_round = engine_->rank(0).Stats().finished + engine_->rank(1).Stats().finished == 240;
+  // While it runs: always the newest batch, which requests race with.
+  std::vector<std::unique_ptr<EventMirror>> live;
+  for (std::size_t r = 0; r < 2; ++r) live.push_back(mirror_of(r));
+  while (running > 0) {
     for (std::size_t r = 0; r < 2; ++r) {
       const std::optional<std::uint64_t> last = engine_->rank(r).Stats().last_seq;
-      if (!last || *last < mirrors[r]->next_seq()) continue;
-      // Somewhere between the last sample and now, so that the past is asked for too.
-      const std::uint64_t span = *last - mirrors[r]->next_seq() + 1;
-      mirrors[r]->Advance(last_round ? *last : mirrors[r]->next_seq() + random.Below(span));
-      ASSERT_NO_FATAL_FAILURE(ExpectTruth(*client_, r, *mirrors[r]));
-      ++compared;
+      if (!last || *last < live[r]->next_seq()) continue;
+      live[r]->Advance(*last);
+      ASSERT_NO_FATAL_FAILURE(ExpectTruth(*client_, r, *live[r]));
     }
-    if (failures > 0) break;
   }
-  for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(failures, 0);
-  EXPECT_GT(compared, 10u);
   ASSERT_TRUE(Eventually([this] { return AtRest(); }));
+  // Afterwards: the whole history, in strides.
+  Random random(5);
   for (std::size_t r = 0; r < 2; ++r) {
-    mirrors[r]->Advance(*engine_->rank(r).Stats().last_seq);
-    ASSERT_NO_FATAL_FAILURE(ExpectTruth(*client_, r, *mirrors[r]));
-    EXPECT_GT(mirrors[r]->removals(), 100);
-    EXPECT_THAT(mirrors[r]->extra_keys(), UnorderedElementsAre("sql", "pepper"));
+    const std::uint64_t last = *engine_->rank(r).Stats().last_seq;
+    const std::unique_ptr<EventMirror> mirror = mirror_of(r);
+    for (std::uint64_t seq = 0; seq <= last;
+         seq = std::max(seq + 1, std::min(seq + 1 + random.Below(last / 20), last))) {
+      mirror->Advance(seq);
+      ASSERT_NO_FATAL_FAILURE(ExpectTruth(*client_, r, *mirror));
+    }
+    EXPECT_EQ(mirror->next_seq(), last + 1);
+    EXPECT_GT(mirror->removals(), 100);
+    EXPECT_GT(mirror->most_copies(), 1u);
+    EXPECT_THAT(mirror->extra_keys(), UnorderedElementsAre("sql", "pepper"));
     EXPECT_EQ(engine_->rank(r).Stats().free_blocks, 300u);
   }
 }
@@ -328,14 +335,14 @@ TEST_F(EngineHttpTest, ABusyEngineRefusesAReset) {
   EngineOptions options = Options();
   options.rank.speed_factor = 1;
   Start(options);
-  std::thread busy([this] {
+  std::jthread busy([this] {
     EngineTestClient client(http_->port());
-    client.Post("/v1/completions", Completion(Ids(1, 3'000), 2));
+    client.Post("/v1/completions", Completion(Ids(1, 3'000), 100));
   });
   ASSERT_TRUE(Eventually([this] { return engine_->rank(0).Stats().running == 1; }));
   const JsonReply reply = client_->Post("/reset_prefix_cache", "");
   EXPECT_EQ(reply.status, 409);
-  EXPECT_THAT(reply.text, HasSubstr("188 blocks are in use"));
+  EXPECT_THAT(reply.text, HasSubstr("194 blocks are in use"));
   busy.join();
 }
 
@@ -497,7 +504,7 @@ TEST_F(EngineHttpTest, StoppingEndsWhatIsOpen) {
   EngineOptions options = Options();
   options.rank.speed_factor = 0.001;  // A step takes 20 s and more.
   Start(options);
-  std::vector<std::thread> threads;
+  std::vector<std::jthread> threads;
   std::atomic<int> ended{0};
   for (const char* more : {"", R"(,"stream":true)"}) {
     threads.emplace_back([this, more, &ended] {
@@ -514,7 +521,7 @@ TEST_F(EngineHttpTest, StoppingEndsWhatIsOpen) {
   client_.reset();
   http_.reset();
   engine_.reset();
-  for (std::thread& thread : threads) thread.join();
+  for (std::jthread& thread : threads) thread.join();
   EXPECT_EQ(ended, 2);
 }
 

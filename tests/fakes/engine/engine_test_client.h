@@ -2,8 +2,10 @@
 #ifndef WARMPATH_TESTS_FAKES_ENGINE_ENGINE_TEST_CLIENT_H_
 #define WARMPATH_TESTS_FAKES_ENGINE_ENGINE_TEST_CLIENT_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -109,7 +111,8 @@ class EventMirror {
     dealer_.connect(replay_endpoint);
   }
 
-  // Reads everything from `next_seq` on; applies up to and including `last`.
+  // Reads everything from `next_seq` on; applies up to and including `last`. Asking again and again
+  // costs little here: the engine's history is short.
   void Advance(std::uint64_t last) {
     std::string seq(8, '\0');
     for (int i = 7, shift = 0; i >= 0; --i, shift += 8) {
@@ -136,6 +139,7 @@ class EventMirror {
   const std::map<std::uint64_t, Block>& blocks() const { return blocks_; }
   std::uint64_t next_seq() const { return next_seq_; }
   int removals() const { return removals_; }
+  std::uint32_t most_copies() const { return most_copies_; }
   int clears() const { return clears_; }
   const std::set<std::string>& extra_keys() const { return extra_keys_; }
 
@@ -172,7 +176,7 @@ class EventMirror {
     if (!parent.nil()) before = parent.uint;
     for (std::size_t i = 0; i < hashes.array.size(); ++i) {
       Block& block = blocks_[hashes.array[i].uint];
-      ++block.copies;
+      most_copies_ = std::max(most_copies_, ++block.copies);
       block.parent = before;
       block.tokens.clear();
       for (std::size_t t = 0; t < block_size; ++t) {
@@ -187,6 +191,7 @@ class EventMirror {
   std::map<std::uint64_t, Block> blocks_;
   std::uint64_t next_seq_ = 0;
   int removals_ = 0;
+  std::uint32_t most_copies_ = 0;
   int clears_ = 0;
   std::set<std::string> extra_keys_;
 };

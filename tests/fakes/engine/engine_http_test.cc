@@ -1,5 +1,7 @@
 // The whole engine in this process, over its real sockets.
+#include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -396,6 +398,27 @@ TEST_F(EngineHttpTest, AClientThatLeavesFreesItsBlocks) {
   EXPECT_EQ(engine_->rank(0).Stats().free_blocks, 1'000u);
 }
 
+TEST_F(EngineHttpTest, AClientThatLeavesBeforeItsFirstTokenIsNoticed) {
+  EngineOptions options = Options();
+  options.rank.speed_factor = 0.001;  // The first token takes 20 s.
+  Start(options);
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(http_->port()));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  const std::string body = Completion("1,2,3", 5, R"(,"stream":true)");
+  const std::string request =
+      absl::StrCat("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n",
+                   "Content-Length: ", body.size(), "\r\n\r\n", body);
+  ASSERT_EQ(send(fd, request.data(), request.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(request.size()));
+  ASSERT_TRUE(Eventually([this] { return engine_->rank(0).Stats().running == 1; }));
+  close(fd);
+  EXPECT_TRUE(Eventually([this] { return AtRest(); }));
+}
+
 TEST_F(EngineHttpTest, RanksAreChosenByHeaderAndByLoad) {
   EngineOptions options = Options();
   options.ranks = 2;
@@ -518,9 +541,11 @@ TEST_F(EngineHttpTest, StoppingEndsWhatIsOpen) {
     const RankStats stats = engine_->rank(0).Stats();
     return stats.running + stats.waiting == 2;
   }));
-  client_.reset();
+  ASSERT_EQ(client_->http().Get("/health")->status, 200);  // Leaves an idle connection.
+  const auto start = std::chrono::steady_clock::now();
   http_.reset();
   engine_.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
   for (std::jthread& thread : threads) thread.join();
   EXPECT_EQ(ended, 2);
 }

@@ -15,6 +15,7 @@
 #include "core/base/clock.h"
 #include "core/base/status.h"
 #include "httplib.h"
+#include "tests/fakes/engine/blocking_server.h"
 #include "tests/fakes/engine/connection_threads.h"
 #include "tests/fakes/engine/debug_api.h"
 #include "tests/fakes/engine/job.h"
@@ -38,13 +39,6 @@ constexpr int kKeepAliveSeconds = 30;
 // How soon a waiting handler notices that the server stops.
 constexpr absl::Duration kWaitSlice = absl::Milliseconds(250);
 
-// cpp-httplib listens with a backlog of 5: in a burst of new connections the kernel would drop
-// SYNs, and those clients would try again after a second.
-class Server final : public httplib::Server {
- public:
-  void DeepenBacklog() { ::listen(svr_sock_, kListenBacklog); }
-};
-
 void Fail(const absl::Status& status, Response& response) {
   response.status = HttpStatusOf(status);
   response.set_content(ErrorBody(status, response.status), kJson);
@@ -67,7 +61,7 @@ class HttpApi::Impl {
 
   ~Impl() {
     stopping_ = true;
-    server_.stop();
+    server_.StopNow();
     if (thread_.joinable()) thread_.join();
   }
 
@@ -92,7 +86,7 @@ class HttpApi::Impl {
                                                  options.port,
                                                  ": choose another --port or stop its owner"));
     }
-    server_.DeepenBacklog();
+    server_.DeepenBacklog(kListenBacklog);
     thread_ = std::thread([this] { server_.listen_after_bind(); });
     // The socket listens already, but stop() does nothing before the accepting loop runs.
     while (!server_.is_running()) std::this_thread::yield();
@@ -123,7 +117,7 @@ class HttpApi::Impl {
   void ResetPrefixCache(Response& response);
 
   Engine* const engine_;
-  Server server_;
+  BlockingServer server_;
   std::atomic<bool> stopping_{false};
   std::atomic<std::uint64_t> next_response_id_{1};
   int port_ = -1;

@@ -7,6 +7,7 @@
 #define WARMPATH_CORE_INDEX_BUCKET_H_
 
 #include <atomic>
+#include <bit>
 #include <cstdint>
 
 #include "core/base/ids.h"
@@ -71,12 +72,19 @@ struct alignas(64) Bucket {
     }
   }
 
+  // Bit i is set if entry i names `key`; a free entry may as well. Written out, so that it has no
+  // branches: which entry it is cannot be predicted.
+  std::uint32_t Naming(ChainHash key) const {
+    const auto bit = [&](int i) {
+      return static_cast<std::uint32_t>(hash[i].load(std::memory_order_relaxed) == key) << i;
+    };
+    return bit(0) | bit(1) | bit(2) | bit(3) | bit(4);
+  }
+
   // The set of `key` in this bucket, or kEmptySet.
   SetId Find(ChainHash key) const {
-    for (int i = 0; i < kEntries; ++i) {
-      if (hash[i].load(std::memory_order_relaxed) != key) continue;
-      // A stale hash of a free entry also gets here.
-      const Entry entry = Read(i);
+    for (std::uint32_t bits = Naming(key); bits != 0; bits &= bits - 1) {
+      const Entry entry = Read(std::countr_zero(bits));
       if (entry.hash == key && entry.set != kEmptySet) return entry.set;
     }
     return kEmptySet;
@@ -85,9 +93,9 @@ struct alignas(64) Bucket {
   // For a writer that holds the lock of `key`'s home bucket: nobody else can then give an entry to
   // `key` or free it, so its set read first and its hash after it need no version.
   int Locate(ChainHash key) const {
-    for (int i = 0; i < kEntries; ++i) {
-      if (hash[i].load(std::memory_order_relaxed) == key &&
-          set[i].load(std::memory_order_acquire) != kEmptySet &&
+    for (std::uint32_t bits = Naming(key); bits != 0; bits &= bits - 1) {
+      const int i = std::countr_zero(bits);
+      if (set[i].load(std::memory_order_acquire) != kEmptySet &&
           hash[i].load(std::memory_order_acquire) == key) {
         return i;
       }
@@ -97,10 +105,11 @@ struct alignas(64) Bucket {
 
   // REQUIRES: locked. -1 when full.
   int FreeEntry() const {
-    for (int i = 0; i < kEntries; ++i) {
-      if (set[i].load(std::memory_order_acquire) == kEmptySet) return i;
-    }
-    return -1;
+    const auto bit = [&](int i) {
+      return static_cast<std::uint32_t>(set[i].load(std::memory_order_acquire) == kEmptySet) << i;
+    };
+    const std::uint32_t bits = bit(0) | bit(1) | bit(2) | bit(3) | bit(4);
+    return bits == 0 ? -1 : std::countr_zero(bits);
   }
 
   // REQUIRES: locked, and entry i free.

@@ -1,6 +1,7 @@
 #include "core/index/bucket_table.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <new>
 
@@ -31,14 +32,12 @@ BucketTable::~BucketTable() {
   for (const Retired& retired : retired_) pages_->Free(retired.memory, retired.pages);
 }
 
-Bucket* BucketTable::LockHome(std::uint64_t mixed, Entry* entry) const {
+void BucketTable::WaitForHome(ChainHash hash, Place* place) const {
   SpinWait wait;
-  for (;;) {
-    *entry = EntryFor(mixed);
-    Bucket* const bucket = Home(*entry, mixed);
-    if (bucket->TryLock()) return bucket;
+  do {
     wait.Once();
-  }
+    *place = PlaceToWrite(hash);
+  } while (!place->home->TryLock());
 }
 
 void BucketTable::Lock(Bucket* bucket) {
@@ -46,10 +45,10 @@ void BucketTable::Lock(Bucket* bucket) {
   while (!bucket->TryLock()) wait.Once();
 }
 
-bool BucketTable::Insert(Bucket* home, ChainHash hash, SetId id) {
+bool BucketTable::InsertLater(Bucket* home, ChainHash hash, SetId id) {
   // Later buckets are locked in rising order while the home is held, as everywhere.
   int distance = 0;
-  int slot = home->FreeEntry();
+  int slot = -1;
   while (slot < 0 && distance < kTailBuckets) {
     ++distance;
     Lock(home + distance);
@@ -64,13 +63,23 @@ bool BucketTable::Insert(Bucket* home, ChainHash hash, SetId id) {
   return slot >= 0;
 }
 
-void BucketTable::Erase(Bucket* home, int distance, int slot) {
-  home[distance].set[slot].store(kEmptySet, std::memory_order_release);
-  if (distance > 0) home->UncountPassed();
-  for (int i = 1; i < distance; ++i) {
-    Lock(home + i);
-    home[i].UncountPassed();
-    home[i].Unlock();
+int BucketTable::LocateLater(ChainHash hash, Bucket** bucket) {
+  Bucket* at = *bucket;
+  for (int i = 0; i < kTailBuckets && at->Passed(); ++i) {
+    const int slot = (++at)->Locate(hash);
+    if (slot < 0) continue;
+    *bucket = at;
+    return slot;
+  }
+  return -1;
+}
+
+void BucketTable::UncountPassed(Bucket* home, Bucket* bucket) {
+  home->UncountPassed();
+  for (Bucket* at = home + 1; at != bucket; ++at) {
+    Lock(at);
+    at->UncountPassed();
+    at->Unlock();
   }
 }
 
@@ -106,7 +115,8 @@ BucketTable::Directory* BucketTable::NewDirectory(int depth, MemoryUse use) {
   return directory;
 }
 
-BucketTable::Resize BucketTable::Grow(Entry entry, std::uint64_t mixed, MemoryUse use) {
+BucketTable::Resize BucketTable::Grow(Entry entry, ChainHash hash, MemoryUse use) {
+  const std::uint64_t mixed = Mix(hash);
   Segment* const old = SegmentOf(entry);
   const std::uint32_t entries = old->entries.load(std::memory_order_relaxed);
   if (entries * 2 < old->limit) {
@@ -144,7 +154,7 @@ BucketTable::Resize BucketTable::Replace(Segment* old, std::uint64_t mixed, std:
   }
   bool frozen = false;
   // More pages are tried when a copy does not fit; hashes crowded on purpose may fit nowhere.
-  const std::uint32_t most_pages = 2 * old->pages + 2;
+  const std::uint32_t most_pages = std::min(2 * old->pages + 2, kMaxPages);
   for (;; ++pages) {
     const int depth = old->depth + (split ? 1 : 0);
     Segment* const first = pages <= most_pages ? NewSegment(pages, depth, use) : nullptr;
@@ -175,6 +185,10 @@ BucketTable::Resize BucketTable::Replace(Segment* old, std::uint64_t mixed, std:
 }
 
 bool BucketTable::CopyInto(Segment* old, Segment* first, Segment* second) const {
+  // Entries of each new bucket in use; nobody frees any meanwhile.
+  std::array<std::array<std::uint8_t, kMaxBuckets>, 2> used{};
+  const std::array<Segment*, 2> to = {first, second};
+  std::array<std::uint32_t, 2> entries{};
   for (std::uint32_t i = 0; i < old->all_buckets(); ++i) {
     const Bucket& from = old->buckets()[i];
     for (int k = 0; k < Bucket::kEntries; ++k) {
@@ -182,22 +196,23 @@ bool BucketTable::CopyInto(Segment* old, Segment* first, Segment* second) const 
       if (id == kEmptySet) continue;
       const ChainHash hash = from.hash[k].load(std::memory_order_relaxed);
       const std::uint64_t mixed = Mix(hash);
-      Segment* const to =
-          second != nullptr && ((mixed >> (63 - old->depth)) & 1) != 0 ? second : first;
-      Bucket* bucket = to->buckets() + (((mixed & 0xFFFFFFFF) * to->home_buckets) >> 32);
-      int slot = bucket->FreeEntry();
-      int distance = 0;
-      while (slot < 0 && distance < kTailBuckets) {
-        ++distance;
-        slot = (++bucket)->FreeEntry();
+      const std::size_t half =
+          second != nullptr ? static_cast<std::size_t>((mixed >> (63 - old->depth)) & 1) : 0;
+      const std::uint64_t home = ((mixed & 0xFFFFFFFF) * to[half]->home_buckets) >> 32;
+      std::uint64_t at = home;
+      while (used[half][at] == Bucket::kEntries) {
+        if (++at > home + kTailBuckets) return false;
       }
-      if (slot < 0) return false;
+      Bucket* const bucket = to[half]->buckets() + at;
+      const std::size_t slot = used[half][at]++;
       bucket->hash[slot].store(hash, std::memory_order_relaxed);
       bucket->set[slot].store(id, std::memory_order_relaxed);
-      for (; distance > 0; --distance) (--bucket)->CountPassed();
-      to->entries.store(to->entries.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+      for (; at > home; --at) to[half]->buckets()[at - 1].CountPassed();
+      ++entries[half];
     }
   }
+  first->entries.store(entries[0], std::memory_order_relaxed);
+  if (second != nullptr) second->entries.store(entries[1], std::memory_order_relaxed);
   return true;
 }
 

@@ -32,24 +32,33 @@ class BucketTable {
   BucketTable(const BucketTable&) = delete;
   BucketTable& operator=(const BucketTable&) = delete;
 
-  // Never waits. An entry present during the whole call is found.
-  SetId Find(ChainHash hash) const {
-    const std::uint64_t mixed = Mix(hash);
-    const Bucket* bucket = Home(EntryFor(mixed), mixed);
+  // Where a hash belongs, as of now. However old, it serves under the same pin: a writer begins
+  // with it, and a reader sees what was there when it was made, or later.
+  struct Place {
+    Bucket* home;
+    std::uint64_t entry;
+  };
+  // Both also fetch the bucket into the cache.
+  Place PlaceToRead(ChainHash hash) const {
+    const Place place = PlaceOf(hash);
+    __builtin_prefetch(place.home, 0);
+    return place;
+  }
+  Place PlaceToWrite(ChainHash hash) const {
+    const Place place = PlaceOf(hash);
+    __builtin_prefetch(place.home, 1);
+    return place;
+  }
+
+  // Never waits. An entry present during the whole call, and since the place was made, is found.
+  static SetId FindAt(const Place& place, ChainHash hash) {
+    const Bucket* bucket = place.home;
     for (int i = 0;; ++i, ++bucket) {
       const SetId id = bucket->Find(hash);
       if (id != kEmptySet || i == kTailBuckets || !bucket->Passed()) return id;
     }
   }
-
-  void PrefetchForRead(ChainHash hash) const {
-    const std::uint64_t mixed = Mix(hash);
-    __builtin_prefetch(Home(EntryFor(mixed), mixed), 0);
-  }
-  void PrefetchForWrite(ChainHash hash) const {
-    const std::uint64_t mixed = Mix(hash);
-    __builtin_prefetch(Home(EntryFor(mixed), mixed), 1);
-  }
+  SetId Find(ChainHash hash) const { return FindAt(PlaceOf(hash), hash); }
 
   enum class Outcome {
     kUnchanged,  // before == after
@@ -67,7 +76,7 @@ class BucketTable {
   // Atomic with respect to other updates of the same hash. `transition` may return kNoSet when it
   // has no memory; it must not call the table. `use` says how far growth may draw on the bound.
   template <typename Transition>
-  Update Apply(ChainHash hash, MemoryUse use, Transition transition);
+  Update Apply(Place place, ChainHash hash, MemoryUse use, Transition transition);
   static constexpr SetId kNoSet = ~SetId{0};
 
   // Calls visit(hash, set id) for the entries of the segment that covers `position` and returns
@@ -97,6 +106,7 @@ class BucketTable {
   // buckets that an insertion may pass.
   static constexpr int kTailBuckets = 8;
   static constexpr std::uint32_t kMaxPages = 32;
+  static constexpr std::size_t kMaxBuckets = kMaxPages * PageArena::kPageBytes / sizeof(Bucket);
   // A directory of 2^24 segments of a page would hold 64 GiB: deeper means that hashes are crowded
   // on purpose.
   static constexpr int kMaxDepth = 24;
@@ -106,6 +116,9 @@ class BucketTable {
   static constexpr double kShrinkLoad = 0.5;
 
   struct alignas(64) Segment {
+    // Counted without atomic addition, which would be a quarter of the price of a store: writers
+    // that meet lose a count once in a long while. It decides when to grow and is exact again in
+    // every copy.
     std::atomic<std::uint32_t> entries{0};
     std::atomic<std::uint32_t> replacing{0};  // 1 from the start of a replacement on
     std::uint32_t home_buckets = 0;
@@ -113,6 +126,11 @@ class BucketTable {
     std::uint32_t limit = 0;  // entries at which it grows
     int depth = 0;            // leading bits of the mixed hash that all its entries share
 
+    std::uint32_t Count(std::uint32_t change) {
+      const std::uint32_t now = entries.load(std::memory_order_relaxed) + change;
+      entries.store(now, std::memory_order_relaxed);
+      return now;
+    }
     Bucket* buckets() { return reinterpret_cast<Bucket*>(this + 1); }
     std::uint32_t all_buckets() const { return home_buckets + kTailBuckets; }
   };
@@ -137,7 +155,8 @@ class BucketTable {
 
     std::atomic<Entry>* entries() { return reinterpret_cast<std::atomic<Entry>*>(this + 1); }
     std::atomic<Entry>& For(std::uint64_t mixed) {
-      return entries()[depth == 0 ? 0 : mixed >> (64 - depth)];
+      // In two steps: a shift by 64 would be undefined.
+      return entries()[(mixed >> 1) >> (63 - depth)];
     }
   };
 
@@ -149,28 +168,45 @@ class BucketTable {
   Entry EntryFor(std::uint64_t mixed) const {
     return directory_.load(std::memory_order_acquire)->For(mixed).load(std::memory_order_acquire);
   }
+  Place PlaceOf(ChainHash hash) const {
+    const std::uint64_t mixed = Mix(hash);
+    const Entry entry = EntryFor(mixed);
+    return {Home(entry, mixed), entry};
+  }
   static Bucket* Home(Entry entry, std::uint64_t mixed) {
     return Buckets(entry) + (((mixed & 0xFFFFFFFF) * (entry >> kAddressBits)) >> 32);
   }
 
   // Locks the home bucket in the segment that is current then. A replaced segment's buckets stay
-  // locked for ever, so a lock that was got is a lock on the current one.
-  Bucket* LockHome(std::uint64_t mixed, Entry* entry) const;
+  // locked for ever, so a lock that was got at the first attempt, in whatever segment `place`
+  // says, is a lock on the current one.
+  void LockHome(ChainHash hash, Place* place) const {
+    if (!place->home->TryLock()) WaitForHome(hash, place);
+  }
+  void WaitForHome(ChainHash hash, Place* place) const;
   static void Lock(Bucket* bucket);
 
-  // REQUIRES: `home` locked. Where the entry went, or false when home and all buckets after it
-  // that may be used are full.
-  static bool Insert(Bucket* home, ChainHash hash, SetId id);
-  // REQUIRES: `home` locked, the entry lies `distance` buckets after it.
-  static void Erase(Bucket* home, int distance, int slot);
+  // REQUIRES: `home` locked. False when home and all buckets after it that may be used are full.
+  static bool Insert(Bucket* home, ChainHash hash, SetId id) {
+    const int slot = home->FreeEntry();
+    if (slot < 0) return InsertLater(home, hash, id);
+    home->Take(slot, hash, id);
+    return true;
+  }
+  static bool InsertLater(Bucket* home, ChainHash hash, SetId id);
+  // REQUIRES: the home bucket locked. Looks for the entry after *bucket, the home, and moves
+  // *bucket to where it is; -1 if it is nowhere.
+  static int LocateLater(ChainHash hash, Bucket** bucket);
+  // REQUIRES: `home` locked; an entry of `bucket`, which passed all from `home` on, was erased.
+  static void UncountPassed(Bucket* home, Bucket* bucket);
 
   Segment* NewSegment(std::uint32_t pages, int depth, MemoryUse use);
   Directory* NewDirectory(int depth, MemoryUse use);
   void FreeSegment(Segment* segment);
 
   enum class Resize { kDone, kRaced, kNoMemory };
-  // Makes room in the segment of `entry`, which covers `mixed`.
-  Resize Grow(Entry entry, std::uint64_t mixed, MemoryUse use);
+  // Makes room in the segment of `entry`, which covers `hash`.
+  Resize Grow(Entry entry, ChainHash hash, MemoryUse use);
   // Copies the frozen `old` into one segment or, when `second` is given, two.
   bool CopyInto(Segment* old, Segment* first, Segment* second) const;
   Resize Replace(Segment* old, std::uint64_t mixed, std::uint32_t pages, bool split, MemoryUse use);
@@ -196,48 +232,46 @@ class BucketTable {
   std::vector<Retired> retired_ ABSL_GUARDED_BY(retired_mu_);
 };
 
+// Inlined into the writer's loop, so that the state of its transition stays in registers.
 template <typename Transition>
-BucketTable::Update BucketTable::Apply(ChainHash hash, MemoryUse use, Transition transition) {
-  const std::uint64_t mixed = Mix(hash);
+[[gnu::always_inline]] inline BucketTable::Update BucketTable::Apply(Place place, ChainHash hash,
+                                                                     MemoryUse use,
+                                                                     Transition transition) {
   for (;;) {
-    Entry entry;
-    Bucket* const home = LockHome(mixed, &entry);
+    LockHome(hash, &place);
+    Bucket* const home = place.home;
     Bucket* bucket = home;
-    int distance = 0;
     int slot = bucket->Locate(hash);
-    while (slot < 0 && distance < kTailBuckets && bucket->Passed()) {
-      ++distance;
-      slot = (++bucket)->Locate(hash);
-    }
+    if (slot < 0 && home->Passed()) slot = LocateLater(hash, &bucket);
     const SetId before = slot < 0 ? kEmptySet : bucket->set[slot].load(std::memory_order_relaxed);
     const SetId after = transition(before);
     if (after == before || after == kNoSet) {
       home->Unlock();
-      if (after == kNoSet) return {Outcome::kNoMemory, before, before};
-      return {Outcome::kUnchanged, before, after};
+      return {after == before ? Outcome::kUnchanged : Outcome::kNoMemory, before, before};
     }
     if (before != kEmptySet && after != kEmptySet) {
       bucket->set[slot].store(after, std::memory_order_release);
       home->Unlock();
       return {Outcome::kChanged, before, after};
     }
-    Segment* const segment = SegmentOf(entry);
+    Segment* const segment = SegmentOf(place.entry);
     if (after == kEmptySet) {
-      Erase(home, distance, slot);
-      segment->entries.fetch_sub(1, std::memory_order_relaxed);
+      bucket->set[slot].store(kEmptySet, std::memory_order_release);
+      if (bucket != home) UncountPassed(home, bucket);
+      segment->Count(~0u);
       home->Unlock();
       return {Outcome::kErased, before, after};
     }
-    const bool inserted = Insert(home, hash, after);
-    const std::uint32_t entries =
-        inserted ? segment->entries.fetch_add(1, std::memory_order_relaxed) + 1 : 0;
-    const std::uint32_t limit = segment->limit;
-    home->Unlock();
-    if (inserted) {
-      if (entries > limit) Grow(entry, mixed, use);
+    if (Insert(home, hash, after)) {
+      const bool full = segment->Count(1) > segment->limit;
+      home->Unlock();
+      if (full) Grow(place.entry, hash, use);
       return {Outcome::kInserted, before, after};
     }
-    if (Grow(entry, mixed, use) == Resize::kNoMemory) return {Outcome::kNoMemory, before, before};
+    home->Unlock();
+    if (Grow(place.entry, hash, use) == Resize::kNoMemory) {
+      return {Outcome::kNoMemory, before, before};
+    }
   }
 }
 

@@ -55,6 +55,9 @@ struct MatchSegments {
   // Bitmaps of slots, words_per_segment each: slot s is bit s % 64 of word s / 64.
   std::vector<std::uint64_t> words;
   std::size_t words_per_segment = 0;
+  // Each of the first exact_to blocks was looked at: smaller depths are exact, and verification
+  // may begin here.
+  std::size_t exact_to = 0;
 
   bool Contains(const Segment& segment, Slot slot) const {
     return slot / 64 < words_per_segment &&
@@ -74,6 +77,9 @@ struct MatchSegments {
 struct MatchResult {
   // One entry for each open slot with usable_depth > 0, in no particular order.
   std::vector<SlotMatch> slots;
+  // Each of the first exact_to blocks was looked at: smaller depths are exact, and verification
+  // may begin here.
+  std::size_t exact_to = 0;
   // The index's own, for the call.
   MatchSegments segments;
   std::vector<std::uint64_t> scratch;
@@ -126,8 +132,9 @@ class Index {
   virtual ApplyResult Apply(Slot slot, Tier tier, std::span<const ChainHash> removed,
                             std::span<const ChainHash> stored) = 0;
 
-  // Depth of every open slot along the chain. May over-credit a slot that lost the middle of a
-  // chain and kept its tail: verify the winner with VerifiedGpuDepth before it is reserved.
+  // Depth of every open slot along the chain. From result->exact_to on it may over-credit a slot
+  // that lost the middle of a chain and kept its tail: verify the winner with VerifiedGpuDepth
+  // before it is reserved.
   virtual void Match(std::span<const ChainHash> chain, MatchResult* result) const = 0;
 
   // The gpu_depth part of Match, by segments; the same bounds on its truth.

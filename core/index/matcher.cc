@@ -8,9 +8,6 @@
 namespace warmpath::index_internal {
 namespace {
 
-// Far enough ahead to hide a cache miss behind the probes between.
-constexpr std::size_t kPrefetchAhead = 12;
-
 bool AnyBit(const std::uint64_t* mask, std::size_t words) {
   for (std::size_t i = 0; i < words; ++i) {
     if (mask[i] != 0) return true;
@@ -33,8 +30,12 @@ void ForEachSlot(const std::uint64_t* mask, std::size_t words, Visit visit) {
 
 }  // namespace
 
-void Matcher::PrefetchGallop() const {
-  for (std::size_t step = 1; step - 1 < chain_.size(); step *= 2) Prefetch(step - 1);
+Matcher::Walk::Walk(const BucketTable& table, std::span<const ChainHash> chain, std::size_t from,
+                    std::size_t end)
+    : table_(table), chain_(chain), position_(from), end_(end) {
+  for (std::size_t i = from; i < std::min(end, from + kAhead); ++i) {
+    places_[i % kAhead] = table.PlaceToRead(chain[i]);
+  }
 }
 
 bool Matcher::Covers(SetId id, const std::uint64_t* mask, std::uint64_t* scratch) {
@@ -48,79 +49,90 @@ bool Matcher::Covers(SetId id, const std::uint64_t* mask, std::uint64_t* scratch
   return true;
 }
 
+bool Matcher::Lose(std::size_t position, SetId id, MatchSegments* result) const {
+  const std::size_t first_word = result->words.size();
+  result->segments.push_back({static_cast<std::uint32_t>(position), first_word});
+  result->words.resize(first_word + words_);
+  std::uint64_t* const held = result->words.data();
+  std::uint64_t* const lost = held + first_word;
+  if (id == kEmptySet) {
+    std::copy_n(held, words_, lost);
+    return false;
+  }
+  sets_.Node(id).TierMask(0, lost, words_);
+  for (std::size_t i = 0; i < words_; ++i) {
+    const std::uint64_t kept = held[i] & lost[i];
+    lost[i] = held[i] ^ kept;
+    held[i] = kept;
+  }
+  return AnyBit(held, words_);
+}
+
 bool Matcher::Gpu(MatchSegments* result) {
   const std::size_t n = chain_.size();
   result->segments.clear();
   result->words_per_segment = words_;
-  // Two masks of our own, then those of the segments.
+  result->exact_to = std::min(n, kExactBlocks);
+  // The running mask and a scratch one, then those of the segments.
   result->words.resize(2 * words_);
   if (n == 0 || words_ == 0) return true;
-  PrefetchGallop();
-  std::size_t low = 0;  // all of `held` is held here, and was at every position before
-  SetId low_id = At(0);
+  Walk walk(table_, chain_, 0, result->exact_to);
+  SetId low_id = walk.Next();
   if (low_id == kEmptySet) return true;
+  const auto held = [result] { return result->words.data(); };
+  const auto scratch = [result, this] { return result->words.data() + words_; };
   const SetNode& first = sets_.Node(low_id);
   gpu_only_ = first.GpuOnly();
-  first.TierMask(0, result->words.data(), words_);
-  slots_.KeepOpen(result->words.data(), words_);
+  first.TierMask(0, held(), words_);
+  slots_.KeepOpen(held(), words_);
+  if (!AnyBit(held(), words_)) return gpu_only_;
+
+  for (std::size_t i = 1; i < result->exact_to; ++i) {
+    const SetId id = walk.Next();
+    if (id == low_id) continue;
+    if (!Covers(id, held(), scratch()) && !Lose(i, id, result)) return gpu_only_;
+    low_id = id;
+  }
+
+  std::size_t low = result->exact_to - 1;  // the running mask is held here
   std::size_t step = 1;
-  while (AnyBit(result->words.data(), words_)) {
-    std::uint64_t* held = result->words.data();
-    std::uint64_t* const scratch = held + words_;
-    std::size_t lost = n;  // the first position known to have lost part of `held`
-    SetId lost_id = kEmptySet;
-    while (low + 1 < n) {
-      const std::size_t high = std::min(low + step, n - 1);
-      const SetId id = At(high);
-      if (id != low_id && !Covers(id, held, scratch)) {
-        lost = high;
-        lost_id = id;
-        break;
-      }
+  while (low + 1 < n) {
+    const std::size_t high = std::min(low + step, n - 1);
+    const SetId id = At(high);
+    if (id == low_id || Covers(id, held(), scratch())) {
       low = high;
       low_id = id;
       step *= 2;
+      continue;
     }
-    const std::size_t gallop_end = lost;
-    while (lost - low > 1 && lost < n) {
+    std::size_t lost = high;  // part of the mask is missing here
+    SetId lost_id = id;
+    while (lost - low > 1) {
       const std::size_t middle = low + (lost - low) / 2;
       Prefetch(low + (middle - low) / 2);
       Prefetch(middle + (lost - middle) / 2);
-      const SetId id = At(middle);
-      if (id == low_id || (id != lost_id && Covers(id, held, scratch))) {
+      const SetId middle_id = At(middle);
+      if (middle_id == low_id || (middle_id != lost_id && Covers(middle_id, held(), scratch()))) {
         low = middle;
-        low_id = id;
+        low_id = middle_id;
       } else {
         lost = middle;
-        lost_id = id;
+        lost_id = middle_id;
       }
     }
-    // scratch: what of `held` is lost at `lost`; held: what is left.
-    if (lost == n || lost_id == kEmptySet) {
-      std::copy_n(held, words_, scratch);
-      std::fill_n(held, words_, 0);
-    } else {
-      sets_.Node(lost_id).TierMask(0, scratch, words_);
-      for (std::size_t i = 0; i < words_; ++i) {
-        const std::uint64_t kept = held[i] & scratch[i];
-        scratch[i] = held[i] ^ kept;
-        held[i] = kept;
-      }
-    }
-    result->segments.push_back({static_cast<std::uint32_t>(lost), result->words.size()});
-    result->words.resize(result->words.size() + words_);
-    held = result->words.data();
-    std::copy_n(held + words_, words_, result->words.end() - static_cast<std::ptrdiff_t>(words_));
+    if (!Lose(lost, lost_id, result)) return gpu_only_;
     low = lost;
     low_id = lost_id;
-    step = std::max<std::size_t>(1, gallop_end - lost);
+    step = std::max<std::size_t>(1, high - lost);  // what was seen there is still in the cache
   }
+  Lose(n, kEmptySet, result);
   return gpu_only_;
 }
 
-void Matcher::AllTiers(bool exact, MatchResult* result) {
+void Matcher::AllTiers(std::size_t exact, MatchResult* result) {
   result->slots.clear();
   const std::size_t n = chain_.size();
+  result->exact_to = std::min(n, exact);
   if (n == 0 || words_ == 0) return;
   // Masks: usable and GPU runs, then for each tier the slots whose fastest it is, here and at the
   // position that is compared; then each slot's place in the result.
@@ -151,8 +163,9 @@ void Matcher::AllTiers(bool exact, MatchResult* result) {
 
   std::fill_n(usable, words_, ~std::uint64_t{0});
   slots_.KeepOpen(usable, words_);
-  PrefetchGallop();
-  SetId id = At(0);
+  Walk walk(table_, chain_, 0, result->exact_to);
+  std::size_t walked = 1;
+  SetId id = walk.Next();
   load(id, fastest);
   std::fill_n(usable, words_, 0);
   for (std::size_t i = 0; i < kTierCount * words_; ++i) usable[i % words_] |= fastest[i];
@@ -167,8 +180,7 @@ void Matcher::AllTiers(bool exact, MatchResult* result) {
     // [begin, end): every usable slot keeps its fastest tier, as far as was looked at.
     std::size_t end = n;
     SetId end_id = kEmptySet;
-    const auto differs = [&](std::size_t position) {
-      const SetId there = At(position);
+    const auto differs = [&](std::size_t position, SetId there) {
       if (there == id) return false;
       load(there, other);
       if (std::equal(fastest, fastest + kTierCount * words_, other)) return false;
@@ -176,22 +188,19 @@ void Matcher::AllTiers(bool exact, MatchResult* result) {
       end_id = there;
       return true;
     };
-    if (exact) {
-      for (std::size_t i = begin + 1; i < n; ++i) {
-        Prefetch(i + kPrefetchAhead);
-        if (differs(i)) break;
-      }
-    } else {
-      std::size_t low = begin;
-      for (std::size_t step = 1; low + 1 < n; step *= 2) {
-        const std::size_t high = std::min(low + step, n - 1);
-        if (differs(high)) break;
-        low = high;
-      }
-      while (end < n && end - low > 1) {
-        const std::size_t middle = low + (end - low) / 2;
-        if (!differs(middle)) low = middle;
-      }
+    std::size_t low = begin;
+    while (walked < result->exact_to && end == n) {
+      differs(walked, walk.Next());
+      low = walked++;
+    }
+    for (std::size_t step = 1; end == n && low + 1 < n; step *= 2) {
+      const std::size_t high = std::min(low + step, n - 1);
+      if (!differs(high, At(high))) low = high;
+    }
+    // Nothing to bisect where each block was looked at.
+    while (end < n && end > result->exact_to && end - low > 1) {
+      const std::size_t middle = low + (end - low) / 2;
+      if (!differs(middle, At(middle))) low = middle;
     }
     for (std::size_t tier = 0; tier < kTierCount; ++tier) {
       ForEachSlot(fastest + tier * words_, words_, [&](Slot slot) {
@@ -219,11 +228,10 @@ std::size_t Matcher::VerifiedGpuDepth(Slot slot, std::size_t from, std::size_t l
   limit = std::min(limit, chain_.size());
   if (from >= limit || !slots_.IsOpen(slot)) return from;
   const Member member = MakeMember(slot, Tier::kGpu);
-  for (std::size_t i = from; i < std::min(limit, from + kPrefetchAhead); ++i) Prefetch(i);
+  Walk walk(table_, chain_, from, limit);
   SetId good = kEmptySet;  // a set that was seen to hold the member
   for (std::size_t i = from; i < limit; ++i) {
-    if (i + kPrefetchAhead < limit) Prefetch(i + kPrefetchAhead);
-    const SetId id = At(i);
+    const SetId id = walk.Next();
     if (id == good && id != kEmptySet) continue;
     if (id == kEmptySet || !sets_.Node(id).Contains(member)) return i;
     good = id;

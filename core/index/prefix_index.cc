@@ -1,6 +1,7 @@
 #include "core/index/prefix_index.h"
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <thread>
 #include <utility>
@@ -148,36 +149,32 @@ std::size_t PrefixIndex::ApplySome(Writer* writer, Slot slot, Tier tier,
   std::uint32_t changed = 0;
   std::int64_t entries = 0;
   std::uint64_t xor_of_hashes = 0;
+  std::array<BucketTable::Place, kPrefetchAhead> places;
   for (std::size_t i = 0; i < std::min(kPrefetchAhead, hashes.size()); ++i) {
-    table_.PrefetchForWrite(hashes[i]);
+    places[i] = table_.PlaceToWrite(hashes[i]);
   }
   std::size_t done = 0;
   for (; done < hashes.size(); ++done) {
-    if (done + kPrefetchAhead < hashes.size()) {
-      table_.PrefetchForWrite(hashes[done + kPrefetchAhead]);
-    }
     const ChainHash hash = hashes[done];
-    const BucketTable::Update update = table_.Apply(hash, kUse, step);
-    switch (update.outcome) {
-      case BucketTable::Outcome::kUnchanged:
-        ++batch->unchanged;
-        continue;
-      case BucketTable::Outcome::kNoMemory:
-        if (!kAdd) break;
-        ++batch->refused;
-        continue;
-      case BucketTable::Outcome::kInserted:
-        ++entries;
-        break;
-      case BucketTable::Outcome::kErased:
-        --entries;
-        break;
-      case BucketTable::Outcome::kChanged:
-        break;
+    BucketTable::Place& next = places[done % kPrefetchAhead];
+    const BucketTable::Place place = next;
+    if (done + kPrefetchAhead < hashes.size()) {
+      next = table_.PlaceToWrite(hashes[done + kPrefetchAhead]);
     }
-    if (update.outcome == BucketTable::Outcome::kNoMemory) break;
+    const BucketTable::Update update = table_.Apply(place, hash, kUse, step);
+    if (update.outcome == BucketTable::Outcome::kUnchanged) {
+      ++batch->unchanged;
+      continue;
+    }
+    if (update.outcome == BucketTable::Outcome::kNoMemory) {
+      if (!kAdd) break;
+      ++batch->refused;
+      continue;
+    }
     ++changed;
     xor_of_hashes ^= hash;
+    entries += static_cast<int>(update.outcome == BucketTable::Outcome::kInserted) -
+               static_cast<int>(update.outcome == BucketTable::Outcome::kErased);
   }
   batch->changed += changed;
   if (changed > 0) {
@@ -222,10 +219,11 @@ void PrefixIndex::Match(std::span<const ChainHash> chain, MatchResult* result) c
   EpochDomain::Pin pin(&epochs_);
   Matcher matcher(table_, sets_, slots_, chain);
   if (!matcher.Gpu(&result->segments)) {
-    matcher.AllTiers(/*exact=*/false, result);
+    matcher.AllTiers(Matcher::kExactBlocks, result);
     return;
   }
   result->slots.clear();
+  result->exact_to = result->segments.exact_to;
   const MatchSegments& segments = result->segments;
   for (const MatchSegments::Segment& segment : segments.segments) {
     const SlotMatch match = {.gpu_depth = segment.depth,
@@ -240,7 +238,7 @@ void PrefixIndex::Match(std::span<const ChainHash> chain, MatchResult* result) c
 
 void PrefixIndex::MatchExact(std::span<const ChainHash> chain, MatchResult* result) const {
   EpochDomain::Pin pin(&epochs_);
-  Matcher(table_, sets_, slots_, chain).AllTiers(/*exact=*/true, result);
+  Matcher(table_, sets_, slots_, chain).AllTiers(/*exact=*/chain.size(), result);
 }
 
 std::size_t PrefixIndex::VerifiedGpuDepth(Slot slot, std::span<const ChainHash> chain,

@@ -62,6 +62,7 @@ ApplyResult ReferenceIndex::Apply(Slot slot, Tier tier, std::span<const ChainHas
 
 void ReferenceIndex::Match(std::span<const ChainHash> chain, MatchResult* result) const {
   result->slots.clear();
+  result->exact_to = chain.size();
   absl::MutexLock lock(&mu_);
   for (const auto& [slot, holdings] : open_) {
     SlotMatch match{.slot = slot};
@@ -92,6 +93,7 @@ void ReferenceIndex::MatchGpu(std::span<const ChainHash> chain, MatchSegments* r
   result->segments.clear();
   result->words.clear();
   result->words_per_segment = highest / 64 + 1;
+  result->exact_to = chain.size();
   for (const auto& [depth, slots] : by_depth) {
     result->segments.push_back({depth, result->words.size()});
     result->words.resize(result->words.size() + result->words_per_segment);

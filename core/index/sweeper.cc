@@ -136,9 +136,9 @@ void Sweeper::Walk(std::size_t* budget) {
   });
   std::int64_t erased = 0;
   for (const ChainHash hash : to_change_) {
-    const auto update = table_->Apply(hash, MemoryUse::kRemoval, [this](SetId id) {
-      return id == kEmptySet ? kEmptySet : Translate(id);
-    });
+    const auto update =
+        table_->Apply(table_->PlaceToWrite(hash), hash, MemoryUse::kRemoval,
+                      [this](SetId id) { return id == kEmptySet ? kEmptySet : Translate(id); });
     if (update.outcome == BucketTable::Outcome::kErased) ++erased;
     if (update.outcome == BucketTable::Outcome::kNoMemory) complete_ = false;
   }

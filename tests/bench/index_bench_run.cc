@@ -1,0 +1,307 @@
+#include "tests/bench/index_bench_run.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <numeric>
+#include <thread>
+
+#include "core/base/random.h"
+#include "tests/bench/index_bench_comparators.h"
+
+namespace warmpath::bench {
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+double SecondsSince(SteadyClock::time_point start) {
+  return std::chrono::duration<double>(SteadyClock::now() - start).count();
+}
+
+// Calls Maintain as the router does, on a thread of its own.
+class Maintainer {
+ public:
+  explicit Maintainer(Index* index) : thread_([this, index] { Run(index); }) {}
+  ~Maintainer() {
+    stop_ = true;
+    thread_.join();
+  }
+
+ private:
+  void Run(Index* index) {
+    while (!stop_) {
+      index->Maintain(100'000);
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+void Settle(Index* index) {
+  while (index->Maintain(std::size_t{1} << 20)) std::this_thread::yield();
+}
+
+// Runs fn(i) on `threads` threads that start together; returns the seconds until all are done.
+double RunTogether(int threads, const std::function<void(int)>& fn) {
+  std::atomic<int> ready{0};
+  std::atomic<bool> go{false};
+  std::vector<std::thread> all;
+  all.reserve(static_cast<std::size_t>(threads));
+  for (int i = 0; i < threads; ++i) {
+    all.emplace_back([&, i] {
+      ++ready;
+      while (!go) std::this_thread::yield();
+      fn(i);
+    });
+  }
+  while (ready < threads) std::this_thread::yield();
+  const auto start = SteadyClock::now();
+  go = true;
+  for (auto& thread : all) thread.join();
+  return SecondsSince(start);
+}
+
+void ApplyEvents(Index* index, const Corpus& corpus, const std::vector<Slot>& slots, int writer,
+                 int writers) {
+  for (const Event& event : corpus.events) {
+    if (event.worker % static_cast<std::uint32_t>(writers) != static_cast<std::uint32_t>(writer)) {
+      continue;
+    }
+    index->Apply(slots[event.worker], Tier::kGpu, event.removed, event.stored);
+  }
+}
+
+}  // namespace
+
+std::vector<Slot> OpenSlots(Index* index, std::uint32_t workers) {
+  std::vector<Slot> slots;
+  for (std::uint32_t i = 0; i < workers; ++i) slots.push_back(*index->OpenSlot());
+  return slots;
+}
+
+double Percentile(const std::vector<double>& sorted, double p) {
+  if (sorted.empty()) return 0;
+  return sorted[std::min(sorted.size() - 1,
+                         static_cast<std::size_t>(p * static_cast<double>(sorted.size())))];
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return Percentile(values, 0.5);
+}
+
+double CalibrateRandomRead() {
+  constexpr std::size_t kLines = (std::size_t{256} << 20) / 64;
+  struct alignas(64) Line {
+    std::uint32_t next;
+  };
+  std::vector<Line> lines(kLines);
+  std::vector<std::uint32_t> order(kLines);
+  std::iota(order.begin(), order.end(), 0u);
+  Random random(1);
+  for (std::size_t i = kLines - 1; i > 0; --i) std::swap(order[i], order[random.Below(i + 1)]);
+  for (std::size_t i = 0; i < kLines; ++i) lines[order[i]].next = order[(i + 1) % kLines];
+  constexpr std::size_t kSteps = 2'000'000;
+  std::uint32_t at = 0;
+  const auto start = SteadyClock::now();
+  for (std::size_t i = 0; i < kSteps; ++i) at = lines[at].next;
+  const double seconds = SecondsSince(start);
+  // The walk's end is used, so that the walk is not left out.
+  return seconds * 1e9 / static_cast<double>(kSteps) + (at == kLines ? 1 : 0);
+}
+
+std::uint64_t ResidentBytes() {
+  std::FILE* const file = std::fopen("/proc/self/statm", "r");
+  if (file == nullptr) return 0;
+  unsigned long long total = 0;
+  unsigned long long resident = 0;
+  const int read = std::fscanf(file, "%llu %llu", &total, &resident);
+  std::fclose(file);
+  return read == 2 ? resident * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)) : 0;
+}
+
+std::uint32_t VerifiedLookup(const Index& index, std::span<const ChainHash> chain,
+                             MatchSegments* segments, std::uint64_t* overcredited) {
+  index.MatchGpu(chain, segments);
+  std::uint32_t best = 0;  // verified depth of some slot
+  bool wrong = false;
+  for (std::size_t i = segments->segments.size(); i-- > 0;) {
+    const auto& segment = segments->segments[i];
+    if (segment.depth <= best) break;
+    bool settled = false;
+    segments->ForEachSlot(segment, [&](Slot slot) {
+      if (settled) return;
+      const auto depth = static_cast<std::uint32_t>(index.VerifiedGpuDepth(
+          slot, chain, std::min<std::size_t>(segments->exact_to, segment.depth), segment.depth));
+      best = std::max(best, depth);
+      settled = depth == segment.depth;
+      wrong = wrong || !settled;
+    });
+    if (settled) break;
+  }
+  if (wrong) ++*overcredited;
+  return best;
+}
+
+Round MeasureRound(const Corpus& corpus, std::uint32_t workers, int writers, int readers) {
+  Round round;
+  const auto queries = static_cast<double>(corpus.queries.size());
+  const auto events = static_cast<double>(corpus.stored_blocks + corpus.removed_blocks);
+  std::atomic<std::uint64_t> sink{0};
+  {  // Each operation once, in trace order, drained.
+    const auto index = CreateIndex({});
+    const auto slots = OpenSlots(index.get(), workers);
+    const Maintainer maintainer(index.get());
+    const double seconds = RunTogether(writers + readers, [&](int i) {
+      if (i < writers) {
+        ApplyEvents(index.get(), corpus, slots, i, writers);
+        return;
+      }
+      MatchSegments segments;
+      std::uint64_t ignored = 0;
+      std::uint64_t sum = 0;
+      for (auto q = static_cast<std::size_t>(i - writers); q < corpus.queries.size();
+           q += static_cast<std::size_t>(readers)) {
+        sum += VerifiedLookup(*index, corpus.queries[q], &segments, &ignored);
+      }
+      sink += sum;
+    });
+    round.block_ops_per_s = static_cast<double>(corpus.block_operations()) / seconds;
+  }
+  {  // Writers alone; then one reader on the final index.
+    const auto index = CreateIndex({});
+    const auto slots = OpenSlots(index.get(), workers);
+    double seconds = 0;
+    {
+      const Maintainer maintainer(index.get());
+      seconds =
+          RunTogether(writers, [&](int i) { ApplyEvents(index.get(), corpus, slots, i, writers); });
+    }
+    round.writer_block_events_per_s = events / seconds;
+    Settle(index.get());
+    MatchSegments segments;
+    auto start = SteadyClock::now();
+    std::uint64_t sum = 0;
+    for (const auto& query : corpus.queries) {
+      sum += VerifiedLookup(*index, query, &segments, &round.overcredited_lookups);
+    }
+    round.lookups_per_s = queries / SecondsSince(start);
+    MatchResult result;
+    start = SteadyClock::now();
+    for (const auto& query : corpus.queries) {
+      index->Match(query, &result);
+      if (result.slots.empty()) continue;
+      const auto best = std::max_element(
+          result.slots.begin(), result.slots.end(),
+          [](const SlotMatch& a, const SlotMatch& b) { return a.gpu_depth < b.gpu_depth; });
+      sum += index->VerifiedGpuDepth(best->slot, query,
+                                     std::min<std::size_t>(result.exact_to, best->gpu_depth),
+                                     best->gpu_depth);
+    }
+    round.slot_lookups_per_s = queries / SecondsSince(start);
+    start = SteadyClock::now();
+    std::size_t exact = 0;
+    // A part of them will do: it is the slow one.
+    for (; exact < corpus.queries.size() / 4; ++exact) {
+      index->MatchExact(corpus.queries[exact], &result);
+      sum += result.slots.size();
+    }
+    round.exact_lookups_per_s = static_cast<double>(exact) / SecondsSince(start);
+    sink += sum;
+
+    // Lookups beside writers that are always busy: they replay the trace into fresh slots.
+    const auto more = OpenSlots(index.get(), workers);
+    std::atomic<int> writing{writers};
+    std::vector<std::vector<double>> latencies(static_cast<std::size_t>(readers));
+    const Maintainer maintainer(index.get());
+    RunTogether(writers + readers, [&](int i) {
+      if (i < writers) {
+        ApplyEvents(index.get(), corpus, more, i, writers);
+        --writing;
+        return;
+      }
+      auto& mine = latencies[static_cast<std::size_t>(i - writers)];
+      mine.reserve(std::size_t{1} << 20);
+      MatchSegments own;
+      std::uint64_t ignored = 0;
+      for (std::size_t q = 0; writing > 0; q = (q + 1) % corpus.queries.size()) {
+        const auto begin = SteadyClock::now();
+        const std::uint32_t depth = VerifiedLookup(*index, corpus.queries[q], &own, &ignored);
+        mine.push_back(
+            std::chrono::duration<double, std::micro>(SteadyClock::now() - begin).count());
+        sink += depth;
+      }
+    });
+    std::vector<double> merged;
+    for (const auto& mine : latencies) merged.insert(merged.end(), mine.begin(), mine.end());
+    std::sort(merged.begin(), merged.end());
+    round.lookup_p50_us = Percentile(merged, 0.5);
+    round.lookup_p99_us = Percentile(merged, 0.99);
+  }
+  return round;
+}
+
+MemoryFigures MeasureMemory(const Corpus& corpus, std::uint32_t workers) {
+  MemoryFigures figures;
+  const auto index = CreateIndex({});
+  const auto slots = OpenSlots(index.get(), workers);
+  std::uint64_t final_pairs = 0;
+  // Two passes: the first finds out how many pairs there will be, and from where to sample.
+  final_pairs = corpus.stored_blocks - corpus.removed_blocks;
+  const std::size_t step = std::max<std::size_t>(1, corpus.events.size() / 512);
+  for (std::size_t i = 0; i < corpus.events.size(); ++i) {
+    const Event& event = corpus.events[i];
+    index->Apply(slots[event.worker], Tier::kGpu, event.removed, event.stored);
+    if (i % step != 0) continue;
+    IndexStats stats = index->Stats();
+    if (stats.pairs * 2 < final_pairs) {
+      index->Maintain(100'000);
+      continue;
+    }
+    figures.bytes_per_pair_peak =
+        std::max(figures.bytes_per_pair_peak,
+                 static_cast<double>(stats.bytes) / static_cast<double>(stats.pairs));
+    Settle(index.get());
+    stats = index->Stats();
+    figures.bytes_per_pair_max =
+        std::max(figures.bytes_per_pair_max,
+                 static_cast<double>(stats.bytes) / static_cast<double>(stats.pairs));
+  }
+  Settle(index.get());
+  const IndexStats stats = index->Stats();
+  figures.bytes_per_pair = static_cast<double>(stats.bytes) / static_cast<double>(stats.pairs);
+  figures.distinct_sets = stats.sets;
+  figures.resident_pairs = stats.pairs;
+  return figures;
+}
+
+double MeasureComparator(const Corpus& corpus, std::uint32_t workers, int writers, int readers,
+                         bool radix) {
+  const auto index = radix ? MakeRadix(workers) : MakePositional(workers);
+  std::atomic<std::uint64_t> sink{0};
+  const double seconds = RunTogether(writers + readers, [&](int i) {
+    if (i < writers) {
+      for (const Event& event : corpus.events) {
+        if (event.worker % static_cast<std::uint32_t>(writers) == static_cast<std::uint32_t>(i)) {
+          index->Apply(event);
+        }
+      }
+      return;
+    }
+    std::uint64_t sum = 0;
+    for (auto q = static_cast<std::size_t>(i - writers); q < corpus.queries.size();
+         q += static_cast<std::size_t>(readers)) {
+      sum += index->Query(corpus.queries[q]);
+    }
+    sink += sum;
+  });
+  return static_cast<double>(corpus.block_operations()) / seconds;
+}
+
+}  // namespace warmpath::bench

@@ -2,7 +2,7 @@
 // with chunked prefill, as a state machine without a clock. The caller owns time: it calls Step(),
 // waits for the duration that Step() returned, and then acts on the rest of the result.
 //
-// One step (POLICY "Simulated engine"): at most `step_token_budget` tokens are computed. Running
+// One step (docs/warmpath-engine.md): at most `step_token_budget` tokens are computed. Running
 // requests that are past their prompt come first, one token each; then unfinished prompts; then
 // waiting requests are admitted in order of arrival while budget, sequence slots and KV space last.
 // Admission takes the KV blocks of prompt + output at once, so nothing is ever preempted; the first

@@ -1,4 +1,5 @@
 // warmpathctl: what operators ask a router. Usage text below; docs/warmpathctl.md.
+#include <algorithm>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -15,6 +16,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "client/ctl/commands.h"
 #include "client/lib/channel.h"
 #include "core/base/flag_names.h"
@@ -40,6 +43,8 @@ ABSL_FLAG(std::string, worker, "", "index dump: worker id");
 ABSL_FLAG(uint32_t, rank, 0, "index dump: data-parallel rank");
 ABSL_FLAG(std::string, tier, "gpu", "index dump: gpu, host, disk or external");
 ABSL_FLAG(std::string, source, "events", "index dump: events, in_flight or predicted");
+ABSL_FLAG(absl::Duration, every, absl::ZeroDuration(),
+          "workers, index: ask again and again with this period, errors included, until stopped");
 ABSL_FLAG(bool, undo, false, "drain: end the drain");
 
 namespace {
@@ -97,25 +102,14 @@ absl::StatusOr<warmpath::v1::PickRequest> BuildPick() {
   return request;
 }
 
-absl::Status Run(const std::vector<char*>& args) {
+void PrintError(const absl::Status& status) {
+  std::cerr << "warmpathctl: " << absl::StatusCodeToString(status.code()) << ": "
+            << status.message() << "\n";
+}
+
+absl::Status RunCommand(const warmpath::ctl::Context& context, const std::string& command,
+                        const std::string& argument) {
   namespace ctl = warmpath::ctl;
-  if (args.size() < 2) return absl::InvalidArgumentError("no command given; see --help");
-  std::string root_ca;
-  if (!absl::GetFlag(FLAGS_router_ca).empty()) {
-    auto content = ReadFile(absl::GetFlag(FLAGS_router_ca));
-    if (!content.ok()) return content.status();
-    root_ca = *std::move(content);
-  }
-  const auto channel = warmpath::client::MakeRouterChannel(absl::GetFlag(FLAGS_router), root_ca);
-  const auto admin = warmpath::v1::Admin::NewStub(channel);
-  const auto router = warmpath::v1::Router::NewStub(channel);
-  const ctl::Context context{.admin = admin.get(),
-                             .router = router.get(),
-                             .json = absl::GetFlag(FLAGS_json),
-                             .timeout = absl::GetFlag(FLAGS_timeout),
-                             .out = &std::cout};
-  const std::string command = args[1];
-  const std::string argument = args.size() > 2 ? args[2] : "";
   if (command == "workers") return ctl::Workers(context, absl::GetFlag(FLAGS_pool));
   if (command == "pick" || command == "explain") {
     const auto request = BuildPick();
@@ -139,6 +133,49 @@ absl::Status Run(const std::vector<char*>& args) {
   return absl::InvalidArgumentError(absl::StrCat("unknown command \"", command, "\"; see --help"));
 }
 
+// Until the process is stopped. A router that is down is no reason to end: it may come back.
+absl::Status Repeat(const warmpath::ctl::Context& context, const std::string& command,
+                    const std::string& argument, absl::Duration period) {
+  absl::Time next = absl::Now();
+  while (true) {
+    const absl::Status status = RunCommand(context, command, argument);
+    if (absl::IsInvalidArgument(status)) return status;
+    if (!status.ok()) PrintError(status);
+    context.out->flush();
+    next = std::max(next + period, absl::Now());
+    absl::SleepFor(next - absl::Now());
+  }
+}
+
+absl::Status Run(const std::vector<char*>& args) {
+  namespace ctl = warmpath::ctl;
+  if (args.size() < 2) return absl::InvalidArgumentError("no command given; see --help");
+  std::string root_ca;
+  if (!absl::GetFlag(FLAGS_router_ca).empty()) {
+    auto content = ReadFile(absl::GetFlag(FLAGS_router_ca));
+    if (!content.ok()) return content.status();
+    root_ca = *std::move(content);
+  }
+  const auto channel = warmpath::client::MakeRouterChannel(absl::GetFlag(FLAGS_router), root_ca);
+  const auto admin = warmpath::v1::Admin::NewStub(channel);
+  const auto router = warmpath::v1::Router::NewStub(channel);
+  const ctl::Context context{.admin = admin.get(),
+                             .router = router.get(),
+                             .json = absl::GetFlag(FLAGS_json),
+                             .timeout = absl::GetFlag(FLAGS_timeout),
+                             .out = &std::cout};
+  const std::string command = args[1];
+  const std::string argument = args.size() > 2 ? args[2] : "";
+  if (absl::GetFlag(FLAGS_every) > absl::ZeroDuration()) {
+    if (command != "workers" && command != "index") {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--every: \"", command, "\" changes something; only workers and index can"));
+    }
+    return Repeat(context, command, argument, absl::GetFlag(FLAGS_every));
+  }
+  return RunCommand(context, command, argument);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -152,7 +189,6 @@ int main(int argc, char** argv) {
   const std::vector<char*> args = absl::ParseCommandLine(argc, argv);
   const absl::Status status = Run(args);
   if (status.ok()) return 0;
-  std::cerr << "warmpathctl: " << absl::StatusCodeToString(status.code()) << ": "
-            << status.message() << "\n";
+  PrintError(status);
   return status.code() == absl::StatusCode::kInvalidArgument ? 2 : 1;
 }

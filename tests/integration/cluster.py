@@ -1,5 +1,6 @@
 """Routers, engines and agents of a test, with the arguments that tests use everywhere."""
 
+import collections
 import json
 import random
 import threading
@@ -13,7 +14,8 @@ MODEL = "warmpath-test-model"
 class Engine:
     """One warmpath-engine on fixed ports, so that it comes back where it was."""
 
-    def __init__(self, site, name, ranks=1, blocks=200, replay=True, flags=()):
+    def __init__(self, site, name, ranks=1, blocks=200, replay=True, speed=50,
+                 flags=()):
         self.name = name
         self.ranks = ranks
         self._ports = harness.free_port(1 + 2 * ranks)
@@ -25,9 +27,9 @@ class Engine:
             "warmpath-engine",
             [
                 f"--port={self._ports}", f"--ranks={ranks}", f"--blocks={blocks}",
-                f"--model={MODEL}", f"--events_endpoint={self.events}",
-                f"--replay_endpoint={self.replay or 'off'}", "--speed_factor=50",
-                "--replay_hwm=0", *flags,
+                f"--model={MODEL}", f"--events-endpoint={self.events}",
+                f"--replay-endpoint={self.replay or 'off'}", f"--speed-factor={speed}",
+                "--replay-hwm=0", *flags,
             ],
             label=name,
         )  # fmt: skip
@@ -69,6 +71,163 @@ class Engine:
 
     def held(self, block_size, rank=0, at_seq=None):
         return truth.held_routing_blocks(self.cache(rank, at_seq), rank, "gpu", block_size)
+
+
+class Router:
+    """One warmpath-router on fixed ports."""
+
+    def __init__(self, site, name="router", block_size=16, policy="round_robin", extra=""):
+        self.name = name
+        self.site = site
+        first = harness.free_port(2)
+        self.grpc = f"127.0.0.1:{first}"
+        self.http = f"http://127.0.0.1:{first + 1}"
+        config = site.file(
+            f"{name}.yaml",
+            "server:\n"
+            f"  grpc_address: {self.grpc}\n"
+            f"  http_address: 127.0.0.1:{first + 1}\n"
+            "  drain_delay: 0s\n"
+            "pool_defaults:\n"
+            f"  routing_block_size: {block_size}\n"
+            f"  policy: {policy}\n" + extra,
+        )
+        self.program = site.program("warmpath-router", [f"--config={config}"], label=name)
+
+    def start(self):
+        self.program.start(ready=lambda: harness.http(self.http + "/healthz")[0] == 200)
+        return self
+
+    def ctl(self, *arguments, check=True):
+        """warmpathctl with --json; returns what it printed, parsed."""
+        code, out, err = self.site.run(
+            "warmpathctl", [f"--router={self.grpc}", "--json", *arguments], check=check
+        )
+        return json.loads(out) if code == 0 else (code, err)
+
+    def dump(self, worker, rank=0):
+        """What the router believes that one target holds, from events."""
+        return truth.Dump.from_json(
+            self.ctl("index", "dump", f"--worker={worker}", f"--rank={rank}", "--tier=gpu",
+                     "--source=events")
+        )  # fmt: skip
+
+    def metrics(self):
+        return harness.http(self.http + "/metrics")[1]
+
+
+class Agent:
+    """One warmpath-agent beside one engine, at one or more routers."""
+
+    def __init__(self, site, engine, routers, state_file=True, flags=()):
+        self.name = f"{engine.name}-agent"
+        self.worker = engine.name
+        self.metrics_port = harness.free_port()
+        arguments = [
+            "--router=" + ",".join(r.grpc for r in routers), f"--worker-id={engine.name}",
+            f"--engine-http={engine.http}", f"--ranks={engine.ranks}",
+            f"--events={engine.events}", f"--metrics-port={self.metrics_port}",
+            "--scrape-interval-ms=200", *flags,
+        ]  # fmt: skip
+        if engine.replay:
+            arguments.append(f"--replay={engine.replay}")
+        if state_file:
+            arguments.append(f"--state-file={site.folder / self.name}.state")
+        self.program = site.program("warmpath-agent", arguments, label=self.name)
+
+    def start(self):
+        url = f"http://127.0.0.1:{self.metrics_port}/healthz"
+        self.program.start(ready=lambda: harness.http(url)[0] == 200)
+        return self
+
+
+def at_rest(engine):
+    """True when every rank has published all that happened to its cache."""
+    states = [engine.state(rank) for rank in range(engine.ranks)]
+    return not any(s["running"] or s["waiting"] or s["unpublished"] for s in states)
+
+
+def check_equal(router, engine, block_size, timeout=5, freshness="EXACT"):
+    """At rest, each rank of the engine reaches `freshness` within the timeout, with its last
+    sequence, and the router's index equals what the engine holds. Returns {rank: dump}."""
+    harness.wait_until(lambda: at_rest(engine), 20, f"{engine.name} to be at rest")
+    found = {}
+
+    def settled():
+        for rank in range(engine.ranks):
+            dump = router.dump(engine.name, rank)
+            found[rank] = dump
+            last = engine.state(rank)["last_seq"]
+            if dump.freshness != freshness or dump.engine_seq != last:
+                raise harness.Failure(
+                    f"rank {rank} is {dump.freshness}({dump.cause}) at {dump.engine_seq}, the engine"
+                    f" at {last}; " + truth.differences(engine.held(block_size, rank), dump.hashes)
+                )
+        return True
+
+    harness.wait_until(settled, timeout, f"{engine.name} to be {freshness}")
+    for rank, dump in found.items():
+        assert dump.block_size == block_size
+        difference = truth.differences(engine.held(block_size, rank), dump.hashes)
+        assert difference == "", f"{engine.name} rank {rank}: {difference}"
+    return found
+
+
+class Sampler:
+    """Asks the router 20 times a second what it believes of one target. Each answer that says EXACT
+    must equal what the engine held at that answer's sequence; all are judged at the end, while the
+    engine still lives."""
+
+    def __init__(self, site, router, engine, block_size, rank=0):
+        self._engine = engine
+        self._block_size = block_size
+        self._rank = rank
+        # One process for all samples: starting one for each would take longer than the period.
+        self._program = site.program(
+            "warmpathctl",
+            [
+                f"--router={router.grpc}", "--json", "--timeout=1s", "--every=50ms", "index", "dump",
+                f"--worker={engine.name}", f"--rank={rank}", "--tier=gpu", "--source=events",
+            ],
+        )  # fmt: skip
+        self.freshness = collections.Counter()
+        self.exact_sequences = set()
+
+    def __enter__(self):
+        self._program.start(ready=lambda: '"hashes"' in self._program.output())
+        return self
+
+    def __exit__(self, kind, *_):
+        self._program.kill()
+        if kind is None:
+            self._judge()
+
+    def _judge(self):
+        problems = []
+        truths = {}
+        for line in self._program.output().splitlines():
+            if not line.startswith("{"):
+                # The router is down, or does not know the worker yet.
+                self.freshness["no answer"] += 1
+                continue
+            if not line.endswith("}"):
+                continue  # the last one, cut off
+            dump = truth.Dump.from_json(json.loads(line))
+            self.freshness[dump.freshness] += 1
+            if dump.freshness != "EXACT":
+                continue
+            held = set()
+            if dump.engine_seq is not None:
+                self.exact_sequences.add(dump.engine_seq)
+                if dump.engine_seq not in truths:
+                    truths[dump.engine_seq] = self._engine.held(
+                        self._block_size, self._rank, dump.engine_seq
+                    )
+                held = truths[dump.engine_seq]
+            difference = truth.differences(held, dump.hashes)
+            if difference:
+                problems.append(f"EXACT at {dump.engine_seq}, but {difference}")
+        assert not problems, f"{len(problems)} samples are wrong:\n" + "\n".join(problems[:5])
 
 
 class Prompts:

@@ -192,12 +192,12 @@ def test_json_of_both_sides():
 
     dump = truth.Dump.from_json(
         {"hashes": ["ffffffffffffffff", "0000000000000001", 2], "engine_seq": 7, "freshness": "EXACT",
-         "cause": None, "routing_block_size": 16}
+         "cause": None, "routing_block_size": 16, "epoch": 5}
     )
     assert dump.hashes == {2**64 - 1, 1, 2} and dump.engine_seq == 7
     with pytest.raises(ValueError, match="repeats 1"):
         truth.Dump.from_json({"hashes": [1, 1], "engine_seq": None, "freshness": "NONE",
-                              "cause": None, "routing_block_size": 16})
+                              "cause": None, "routing_block_size": 16, "epoch": 5})
     for bad in (-1, 2**64, "x", "12", "0x10", 1.5, True):
         with pytest.raises(ValueError):
             truth.parse_hash(bad)

@@ -213,6 +213,7 @@ class Dump:
     freshness: str
     cause: str | None
     block_size: int
+    epoch: int
 
     @staticmethod
     def from_json(document):
@@ -226,6 +227,7 @@ class Dump:
             freshness=document["freshness"],
             cause=document["cause"],
             block_size=document["routing_block_size"],
+            epoch=document["epoch"],
         )
 
 

@@ -24,7 +24,7 @@ ALLOWED = {
     "client/lib": ["proto", "public", "client/lib"],
     "client/lib/include": ["public"],
     "client/agent": ["core/base", "core/hashing", "proto", "client/agent"],
-    "client/ctl": ["proto", "public", "client/lib", "client/ctl"],
+    "client/ctl": ["core/base", "proto", "public", "client/lib", "client/ctl"],
     "client/replay": ["core", "public", "client/lib", "client/replay"],
     "tests": ["core", "proto", "public", "server", "client", "tests"],
 }

@@ -35,6 +35,11 @@ if(WARMPATH_SANITIZE STREQUAL "thread")
   add_link_options(LINKER:--disable-new-dtags LINKER:-rpath,${WARMPATH_TSAN_LIBRARIES})
 endif()
 
+# Coverage of all our code guides the fuzzer, not only that of the target's own file.
+if(WARMPATH_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+
 # Warnings are errors in our own code only; generated headers are SYSTEM.
 add_library(warmpath_warnings INTERFACE)
 # Designated initialisers leave fields out on purpose: each has its default.

@@ -91,12 +91,7 @@ void BlockTree::ReleaseIfUnused(Index index) {
     Unlink(index);
     SetPayload(node, nullptr);
     by_hash_.erase(node.hash);
-    if (node.resolved) {
-      const auto it = by_key_.find(node.key);
-      if (it != by_key_.end() && it->second == index) by_key_.erase(it);
-    } else if (!node.placeholder) {
-      --totals_->orphans;
-    }
+    if (!node.placeholder && !node.resolved) --totals_->orphans;
     --totals_->blocks;
     node = Node();
     free_.push_back(index);
@@ -187,7 +182,9 @@ void BlockTree::Resolve(Index top) {
     todo.pop_back();
     Node& node = nodes_[index];
     ResolveOne(node);
-    if (!node.uncredited) CheckHidden(index);
+    if (!node.uncredited && !hidden_keys_.empty() && hidden_keys_.contains(node.key)) {
+      Uncredit(index, SkipCause::kHiddenDomain);
+    }
     for (const Tier tier : kAllTiers) {
       if (node.copies[At(tier)] != 0) Settle(index, tier);
     }
@@ -203,6 +200,7 @@ void BlockTree::ResolveOne(Node& node) {
   if (node.parent != kNone) {
     const Node& parent = nodes_[node.parent];
     node.seed = parent.seed;
+    node.depth = parent.depth + 1;
     node.uncredited = parent.uncredited;
     if (IsBoundary(parent)) {
       node.offset = 0;
@@ -278,20 +276,25 @@ std::uint64_t BlockTree::RoutingBlockHash(const Node& last) const {
   return LocalHash(last.seed, tokens_, items);
 }
 
-void BlockTree::CheckHidden(Index index) {
+bool BlockTree::Claim(Index index, Tier tier) {
   const std::uint64_t key = nodes_[index].key;
-  if (!hidden_keys_.empty() && hidden_keys_.contains(key)) {
-    Uncredit(index, SkipCause::kHiddenDomain);
-    return;
-  }
-  const auto [it, inserted] = by_key_.emplace(key, index);
-  if (inserted || it->second == index) return;
+  const auto [it, inserted] = by_key_[At(tier)].emplace(key, index);
+  if (inserted || it->second == index) return true;
   // Two engine hashes for one content: the engine keeps apart what its events do not.
-  const Index other = it->second;
   totals_->hidden = true;
   if (hidden_keys_.size() < kMaxHiddenKeys) hidden_keys_.insert(key);
-  Uncredit(other, SkipCause::kHiddenDomain);
+  for (const auto& by_key : by_key_) {
+    const auto other = by_key.find(key);
+    if (other != by_key.end()) Uncredit(other->second, SkipCause::kHiddenDomain);
+  }
   Uncredit(index, SkipCause::kHiddenDomain);
+  return false;
+}
+
+void BlockTree::Disclaim(Index index, Tier tier) {
+  auto& by_key = by_key_[At(tier)];
+  const auto it = by_key.find(nodes_[index].key);
+  if (it != by_key.end() && it->second == index) by_key.erase(it);
 }
 
 void BlockTree::Uncredit(Index top, SkipCause cause) {
@@ -303,9 +306,10 @@ void BlockTree::Uncredit(Index top, SkipCause cause) {
     if (!node.resolved || node.uncredited) continue;
     node.uncredited = true;
     totals_->skipped.Add(cause);
-    const auto it = by_key_.find(node.key);
-    if (it != by_key_.end() && it->second == index) by_key_.erase(it);
-    for (const Tier tier : kAllTiers) SetHeld(node, tier, false);
+    for (const Tier tier : kAllTiers) {
+      Disclaim(index, tier);
+      SetHeld(node, tier, false);
+    }
     SetPayload(node, nullptr);
     for (Index child = node.first_child; child != kNone; child = nodes_[child].next_sibling) {
       stack_.push_back(child);
@@ -372,6 +376,11 @@ void BlockTree::Settle(Index index, Tier tier) {
   const Node& changed = nodes_[index];
   if (!changed.resolved || changed.uncredited) return;
   const bool present = changed.copies[At(tier)] != 0;
+  if (!present) {
+    Disclaim(index, tier);
+  } else if (!Claim(index, tier)) {
+    return;
+  }
   if (IsBoundary(changed)) {
     SetHeld(nodes_[index], tier, present && CoveredUpTo(changed, tier));
     return;
@@ -425,7 +434,8 @@ void BlockTree::ListSuspects(std::vector<Suspect>* suspects) const {
   for (const auto& [hash, index] : by_hash_) {
     const Node& node = nodes_[index];
     for (const Tier tier : kAllTiers) {
-      if (node.suspect[At(tier)] != 0) suspects->push_back({node.stamp[At(tier)], hash, tier});
+      if (node.suspect[At(tier)] != 0)
+        suspects->push_back({node.stamp[At(tier)], node.depth, hash, tier});
     }
   }
 }
@@ -438,9 +448,11 @@ bool BlockTree::DropSuspect(EngineHash hash, Tier tier) {
 }
 
 std::size_t BlockTree::bytes() const {
+  std::size_t keys = 0;
+  for (const auto& by_key : by_key_) keys += by_key.capacity();
   return nodes_.capacity() * sizeof(Node) + free_.capacity() * sizeof(Index) +
          by_hash_.capacity() * (sizeof(EngineHash) + sizeof(Index) + 4) +
-         by_key_.capacity() * (sizeof(std::uint64_t) + sizeof(Index) + 4) +
+         keys * (sizeof(std::uint64_t) + sizeof(Index) + 4) +
          hidden_keys_.capacity() * sizeof(std::uint64_t);
 }
 

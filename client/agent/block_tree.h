@@ -71,6 +71,7 @@ class BlockTree {
 
   struct Suspect {
     std::uint32_t stamp;
+    std::uint32_t depth;  // blocks above it in its chain, as far as known
     EngineHash hash;
     Tier tier;
   };
@@ -128,6 +129,7 @@ class BlockTree {
     Index prev_sibling = kNone;
     std::uint32_t size = 0;    // tokens
     std::uint32_t offset = 0;  // of the first token in its routing block
+    std::uint32_t depth = 0;   // blocks above it in its chain, as far as known
     std::array<std::uint16_t, kTierCount> copies{};
     std::array<std::uint16_t, kTierCount> suspect{};  // of them
     std::array<std::uint32_t, kTierCount> stamp{};    // last stored or confirmed
@@ -158,7 +160,10 @@ class BlockTree {
   void ResolveOne(Node& node);
   void HashOne(Node& node);
   std::uint64_t RoutingBlockHash(const Node& node) const;
-  void CheckHidden(Index index);
+  // Makes the block the one that stands for its content in the tier. False: another engine hash
+  // does already, so that neither is credited from now on.
+  bool Claim(Index index, Tier tier);
+  void Disclaim(Index index, Tier tier);
   void Uncredit(Index top, SkipCause cause);
 
   void AddCopy(Node& node, Tier tier, bool new_copy, std::uint32_t stamp);
@@ -176,7 +181,9 @@ class BlockTree {
   std::vector<Node> nodes_;
   std::vector<Index> free_;
   absl::flat_hash_map<EngineHash, Index> by_hash_;
-  absl::flat_hash_map<std::uint64_t, Index> by_key_;  // resolved, credited
+  // Content -> the credited block that has copies in the tier. Per tier, because a connector may
+  // name what it keeps in other tiers by hashes of its own.
+  std::array<absl::flat_hash_map<std::uint64_t, Index>, kTierCount> by_key_;
   absl::flat_hash_set<std::uint64_t> hidden_keys_;    // seen under two engine hashes
   std::vector<Index> stack_;                          // scratch
   mutable std::vector<TokenId> tokens_;               // scratch

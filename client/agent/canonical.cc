@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <tuple>
 #include <utility>
 #include <variant>
 
@@ -319,7 +320,10 @@ void Canonical::QueueSuspects() {
   for (const Group& group : groups_) {
     if (group.tree != nullptr) group.tree->ListSuspects(&all);
   }
-  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.stamp > b.stamp; });
+  // Dropped from the back: oldest first, and of one age tails first, as engines evict.
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    return std::tuple(b.stamp, a.depth, a.hash) < std::tuple(a.stamp, b.depth, b.hash);
+  });
   for (const BlockTree::Suspect& suspect : all) {
     suspect_queue_[At(suspect.tier)].push_back(suspect);
   }

@@ -151,13 +151,13 @@ bool BlockTree::RestoreNode(ByteReader& in, std::size_t ordinal) {
     return has_payload && parent != kNone && !nodes_[parent].resolved;
   }
   if (parent != kNone && !nodes_[parent].resolved) return false;
+  node.depth = parent == kNone ? 0 : nodes_[parent].depth + 1;
   if (node.uncredited) return true;
   if (parent != kNone && nodes_[parent].uncredited) return false;
   const bool starts_block = parent == kNone || IsBoundary(nodes_[parent]);
   const std::uint32_t offset = starts_block ? 0 : nodes_[parent].offset + nodes_[parent].size;
   if (node.offset != offset || node.size > routing_block_ - offset) return false;
-  if (!IsBoundary(node) && !has_payload) return false;
-  return by_key_.emplace(node.key, index).second;
+  return IsBoundary(node) || has_payload;
 }
 
 std::string Canonical::Serialize() const {

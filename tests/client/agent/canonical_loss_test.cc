@@ -61,6 +61,14 @@ TEST(CanonicalLossTest, AfterAGapTheOldestAreDroppedBeyondCapacity) {
   EXPECT_TRUE(canonical.causes().empty()) << "none of it is left: EXACT again";
 }
 
+TEST(CanonicalLossTest, OfOneAgeTailsAreDroppedFirst) {
+  Canonical canonical(WithCapacity(4));
+  canonical.Apply(Batch({Store({1, 2, 3}, std::nullopt, 1)}));
+  canonical.MarkLoss(LossKind::kGap);
+  const auto changes = canonical.Apply(Batch({Store({7, 8}, std::nullopt, 70)}));
+  EXPECT_THAT(changes[0].removed, ElementsAre(Chain(1, 3)[2]));
+}
+
 TEST(CanonicalLossTest, AStoreAfterTheGapDoesNotVouchForTheOldCopy) {
   Canonical canonical(WithCapacity(2));
   canonical.Apply(Batch({Store({1}, std::nullopt, 10)}));

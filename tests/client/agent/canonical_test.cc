@@ -284,6 +284,22 @@ TEST(CanonicalTest, Fault09_TwoHashesForOneContentAreHidden) {
   EXPECT_TRUE(canonical.causes().empty());
 }
 
+TEST(CanonicalTest, AConnectorMayNameItsCopiesDifferently) {
+  Canonical canonical(Options());
+  canonical.Apply(Batch({Store({1, 2}, std::nullopt, 1)}));
+  canonical.Apply(Batch({Store({91, 92}, std::nullopt, 1, Tier::kHost)}));
+  EXPECT_TRUE(canonical.causes().empty());
+  EXPECT_THAT(Held(canonical), UnorderedElementsAreArray(Chain(1, 2)));
+  EXPECT_THAT(Held(canonical, Tier::kHost), UnorderedElementsAreArray(Chain(1, 2)));
+  // Within one tier it stays a contradiction, and then counts in all.
+  canonical.Apply(Batch({Store({92}, 91, 5)}));
+  EXPECT_TRUE(canonical.causes().Has(FeedCause::kHiddenDomain));
+  EXPECT_THAT(Held(canonical), ElementsAreArray(Chain(1, 1)));
+  EXPECT_THAT(Held(canonical, Tier::kHost), ElementsAreArray(Chain(1, 1)));
+  canonical.Apply(Batch({Remove({1, 2, 92}), Remove({91, 92}, Tier::kHost)}));
+  EXPECT_EQ(canonical.blocks(), 0u);
+}
+
 // ---- Block sizes ------------------------------------------------------------------------------
 
 TEST(CanonicalTest, Fault11_EngineBlocksAddUpToRoutingBlocks) {

@@ -160,7 +160,7 @@ TEST(StateJournalTest, DamageIsNeverTakenForState) {
     feed.Apply(1, {Store({2}, 1, 5)});
   }
   const std::string whole = ReadFile(path);
-  for (std::size_t i = 0; i < whole.size(); ++i) {
+  for (std::size_t i = 0; i < whole.size(); i += 3) {
     std::string damaged = whole;
     damaged[i] = static_cast<char>(damaged[i] ^ 0x10);
     WriteFile(path, damaged);

@@ -1,5 +1,6 @@
 // The load ledger of one pool: what is in flight where, in requests and tokens, what the engines
-// last said, and what finished requests taught about the pool. POLICY's symbols in brackets.
+// last said, and what finished requests taught about the pool. Symbols in brackets are
+// those of docs/policy.md.
 //
 // A reservation counts from the pick on in the load and the overlay of exactly one target and is
 // closed exactly once, with a cause. opened - closed = open at every instant.
@@ -129,7 +130,7 @@ class LoadLedger {
   virtual std::uint32_t AdoptHolder(std::string_view client_instance, std::uint64_t new_holder,
                                     absl::Time now) = 0;
 
-  // An engine's own report; see SEMANTICS "Reservation" for what it may and may not do.
+  // An engine's own report; docs/semantics.md says what it may and may not do.
   virtual void OnEngineLoad(TargetId target, const EngineLoad& load, absl::Time now) = 0;
 
   virtual TargetLoad Load(TargetId target, absl::Time now) const = 0;

@@ -1,4 +1,4 @@
-// What finished requests teach about a pool: POLICY's o, R and rho, and the mean prefill.
+// What finished requests teach about a pool: o, R and rho of docs/policy.md, and the mean prefill.
 #ifndef WARMPATH_CORE_FLEET_POOL_AVERAGES_H_
 #define WARMPATH_CORE_FLEET_POOL_AVERAGES_H_
 

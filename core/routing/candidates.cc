@@ -87,20 +87,17 @@ absl::Status NoCandidate(const Pool& pool, const Query& query, const PickInputs&
 }  // namespace
 
 void EventDepths::Match(const Index& index, std::span<const ChainHash> chain) {
-  for (const SlotMatch& slot : match_.slots) depth_[slot.slot] = 0;
-  match_.slots.clear();
-  if (!chain.empty()) index.Match(chain, &match_);
-  for (const SlotMatch& slot : match_.slots) {
-    if (slot.slot >= depth_.size()) depth_.resize(slot.slot + 1);
-    depth_[slot.slot] = slot.gpu_depth;
+  for (const MatchSegments::Segment& segment : match_.segments) {
+    match_.ForEachSlot(segment, [this](Slot slot) { depth_[slot] = 0; });
   }
-}
-
-const SlotMatch* EventDepths::Deepest() const {
-  const auto it = std::max_element(
-      match_.slots.begin(), match_.slots.end(),
-      [](const SlotMatch& a, const SlotMatch& b) { return a.gpu_depth < b.gpu_depth; });
-  return it == match_.slots.end() ? nullptr : &*it;
+  match_.segments.clear();
+  if (!chain.empty()) index.MatchGpu(chain, &match_);
+  for (const MatchSegments::Segment& segment : match_.segments) {
+    match_.ForEachSlot(segment, [this, &segment](Slot slot) {
+      if (slot >= depth_.size()) depth_.resize(slot + 1);
+      depth_[slot] = segment.depth;
+    });
+  }
 }
 
 std::uint64_t CachedTokens(std::uint32_t blocks, const PickInputs& inputs) {

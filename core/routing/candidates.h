@@ -24,11 +24,9 @@ class EventDepths {
  public:
   void Match(const Index& index, std::span<const ChainHash> chain);
   std::uint32_t Of(Slot slot) const { return slot < depth_.size() ? depth_[slot] : 0; }
-  // The slot that holds most; kNoSlot when none holds any.
-  const SlotMatch* Deepest() const;
 
  private:
-  MatchResult match_;
+  MatchSegments match_;
   std::vector<std::uint32_t> depth_;
 };
 

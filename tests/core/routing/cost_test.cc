@@ -1,0 +1,108 @@
+#include "core/routing/cost.h"
+
+#include <cmath>
+
+#include "gtest/gtest.h"
+
+namespace warmpath {
+namespace {
+
+// By hand, for L = 8000, h = 2000, rate 16,000 and ctx_half 30,000:
+//   P = 6000 / 16000 * (1 + (2000 + 8000) / 2 / 30000) = 0.375 * 7/6 = 0.4375
+CostInput Example() {
+  return CostInput{.prompt_tokens = 8000,
+                   .cached_tokens = 2000,
+                   .output_tokens = 400,
+                   .residence_s = 12,
+                   .rho = 0.5,
+                   .rate = 16'000,
+                   .ctx_half = 30'000,
+                   .wait_s = 1.25,
+                   .inflight = 10,
+                   .kv_tokens = 70'000,
+                   .kv_capacity = 350'000};
+}
+
+TEST(CostTest, EachTermByHand) {
+  const CostTerms terms = MarginalCost(Example());
+  EXPECT_DOUBLE_EQ(terms.wait_s, 1.25);
+  EXPECT_NEAR(terms.prefill_s, 0.4375, 1e-12);
+  EXPECT_NEAR(terms.pool_price_s, 0.4375, 1e-12);    // a = 0.5 / 0.5 = 1
+  EXPECT_NEAR(terms.decode_stall_s, 0.0875, 1e-12);  // 0.02 * 10 * P
+  EXPECT_NEAR(terms.kv_pressure_s, 0.2, 1e-12);      // 70 / 350
+  EXPECT_EQ(terms.kv_wait_s, 0);                     // 78,400 < 350,000
+  EXPECT_NEAR(terms.Sum(), 1.25 + 0.4375 * 2 + 0.0875 + 0.2, 1e-12);
+  EXPECT_NEAR(terms.TimeToFirstToken(), 1.6875, 1e-12);
+}
+
+TEST(CostTest, WaitForSpaceInAFullCache) {
+  CostInput input = Example();
+  input.kv_tokens = 348'000;
+  // 12 * (348,000 + 8,400 - 350,000) / 348,000
+  EXPECT_NEAR(MarginalCost(input).kv_wait_s, 12 * 6400.0 / 348'000, 1e-12);
+  // Nothing else there and still too large: the request itself is what must go.
+  input.kv_tokens = 0;
+  input.kv_capacity = 4'200;
+  EXPECT_NEAR(MarginalCost(input).kv_wait_s, 12 * 4200.0 / 8400, 1e-12);
+}
+
+TEST(CostTest, ThePriceOfABusyPool) {
+  EXPECT_EQ(PoolPrice(0), 0);
+  EXPECT_DOUBLE_EQ(PoolPrice(0.2), 0.25);
+  EXPECT_DOUBLE_EQ(PoolPrice(0.5), 1);
+  EXPECT_NEAR(PoolPrice(0.7499999), 3, 1e-5);
+  EXPECT_EQ(PoolPrice(0.75), 3);
+  EXPECT_EQ(PoolPrice(0.9), 3);
+  EXPECT_EQ(PoolPrice(1), 3);
+}
+
+TEST(CostTest, UnknownCapacityLeavesOutTheTermsThatNeedIt) {
+  CostInput input = Example();
+  input.kv_capacity = 0;
+  const CostTerms terms = MarginalCost(input);
+  EXPECT_EQ(terms.kv_pressure_s, 0);
+  EXPECT_EQ(terms.kv_wait_s, 0);
+  EXPECT_NEAR(terms.prefill_s, 0.4375, 1e-12);
+}
+
+TEST(CostTest, AHitSavesItsShareAndItsAttention) {
+  CostInput input = Example();
+  input.cached_tokens = 7999;
+  EXPECT_NEAR(MarginalCost(input).prefill_s, 1.0 / 16'000 * (1 + 15'999.0 / 60'000), 1e-15);
+  input.cached_tokens = 0;
+  EXPECT_NEAR(MarginalCost(input).prefill_s, 0.5 * (1 + 4.0 / 30), 1e-12);
+}
+
+TEST(CostTest, IsFiniteAtEveryEdge) {
+  for (const std::uint64_t length :
+       {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{8000}, std::uint64_t{1} << 32}) {
+    for (const std::uint64_t cached : {std::uint64_t{0}, length > 0 ? length - 1 : 0, length}) {
+      for (const std::uint64_t held : {std::uint64_t{0}, std::uint64_t{350'000}}) {
+        for (const std::uint64_t capacity :
+             {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{350'000}}) {
+          for (const double output : {0.0, 256.0}) {
+            for (const double rho : {0.0, 0.75, 1.0}) {
+              const CostTerms terms = MarginalCost({.prompt_tokens = length,
+                                                    .cached_tokens = cached,
+                                                    .output_tokens = output,
+                                                    .residence_s = 0,
+                                                    .rho = rho,
+                                                    .rate = 8000,
+                                                    .ctx_half = 30'000,
+                                                    .wait_s = 0,
+                                                    .inflight = 0,
+                                                    .kv_tokens = held,
+                                                    .kv_capacity = capacity});
+              EXPECT_TRUE(std::isfinite(terms.Sum()))
+                  << length << " " << cached << " " << held << " " << capacity;
+              EXPECT_GE(terms.Sum(), 0);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace warmpath

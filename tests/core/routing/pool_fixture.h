@@ -12,47 +12,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/fleet/fleet.h"
 #include "core/fleet/pool.h"
 #include "core/index/index.h"
 #include "core/routing/picker.h"
 #include "gtest/gtest.h"
+#include "tests/core/routing/pools_only.h"
 #include "tests/testing/fake_clock.h"
 
 namespace warmpath::testing {
-
-// A fleet of given pools, as far as the picker needs one.
-class PoolsOnly final : public Fleet {
- public:
-  void Add(std::shared_ptr<Pool> pool) { pools_.push_back(std::move(pool)); }
-
-  std::vector<std::shared_ptr<Pool>> Pools() const override { return pools_; }
-  std::shared_ptr<Pool> PoolByNumber(std::uint32_t number) const override {
-    return number < pools_.size() ? pools_[number] : nullptr;
-  }
-
-  absl::StatusOr<std::unique_ptr<WorkerFeed>> Register(const Registration&, std::string_view,
-                                                       std::shared_ptr<FeedSink>) override {
-    return absl::UnimplementedError("Register");
-  }
-  absl::StatusOr<ModelRef> Resolve(std::string_view) const override {
-    return absl::UnimplementedError("Resolve");
-  }
-  std::vector<WorkerView> ListWorkers(std::string_view) const override { return {}; }
-  std::vector<PoolView> ListPools(std::string_view) const override { return {}; }
-  absl::StatusOr<std::uint32_t> Drain(std::string_view, bool) override { return 0; }
-  absl::StatusOr<DumpHeader> Dump(std::string_view, Rank, Tier, KnowledgeSource,
-                                  std::vector<ChainHash>*) const override {
-    return absl::UnimplementedError("Dump");
-  }
-  bool Ready() const override { return true; }
-  void Tick() override {}
-  bool MaintainIndexes(std::size_t) override { return false; }
-  FleetCounters Counters() const override { return {}; }
-
- private:
-  std::vector<std::shared_ptr<Pool>> pools_;
-};
 
 struct TargetOptions {
   std::string worker_id;  // empty: "w<number>"

@@ -208,7 +208,7 @@ class Ledger final : public LoadLedger {
     std::int64_t wait_ns = book.pending_ns;
     if (!book.pending.empty()) {
       const std::int64_t drained = absl::ToInt64Nanoseconds(now - book.anchor);
-      wait_ns -= std::clamp<std::int64_t>(drained, 0, table_[book.pending.front()].prefill_ns);
+      wait_ns -= std::clamp<std::int64_t>(drained, 0, book.head_ns);
     }
     load.wait_s = static_cast<double>(wait_ns) * 1e-9 + load.external * averages.prefill_s;
     // Before the pool knows its own outputs, those that callers announced count as they are.
@@ -280,8 +280,9 @@ class Ledger final : public LoadLedger {
     PlaceList<&OpenReservation::at_target> open;
     PlaceList<&OpenReservation::pending> pending;  // pend_w, in the order of picks
     std::int64_t pending_ns = 0;                   // sum over pending
-    absl::Time anchor = absl::InfinitePast();      // since when the head of pending drains
-    std::uint64_t loose_tokens = 0;                // sums over open
+    std::int64_t head_ns = 0;  // of pending's head; here, so that a score reads one place only
+    absl::Time anchor = absl::InfinitePast();  // since when the head of pending drains
+    std::uint64_t loose_tokens = 0;            // sums over open
     std::uint64_t expected_output = 0;
     std::uint32_t announced = 0;  // reservations in expected_output
     OpenHistory history;
@@ -317,6 +318,7 @@ class Ledger final : public LoadLedger {
     if (entry.reservation.first_token_seen) return;
     if (book.pending.empty()) {
       book.anchor = now;
+      book.head_ns = entry.prefill_ns;
       averages_.SetBusy(++busy_count_, target_count_, now);
     }
     book.pending.PushBack(table_, place);
@@ -326,10 +328,14 @@ class Ledger final : public LoadLedger {
   void LeavePending(Place place, absl::Time now) {
     const OpenReservation& entry = table_[place];
     TargetBook& book = targets_[entry.reservation.target];
-    // Whoever comes to the head begins now.
-    if (book.pending.front() == place) book.anchor = now;
+    const bool was_head = book.pending.front() == place;
     book.pending.Erase(table_, place);
     book.pending_ns -= entry.prefill_ns;
+    if (was_head) {
+      // Whoever comes to the head begins now.
+      book.anchor = now;
+      book.head_ns = book.pending.empty() ? 0 : table_[book.pending.front()].prefill_ns;
+    }
     if (book.pending.empty()) averages_.SetBusy(--busy_count_, target_count_, now);
   }
 

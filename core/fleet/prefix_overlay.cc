@@ -144,7 +144,7 @@ void PrefixOverlay::DropIfEmpty(NodeId id, TargetId target) {
   node.holders.erase(node.holders.begin() + (holder - node.holders.data()));
   if (!node.holders.empty()) return;
   children_.erase({node.parent, node.run.front()});
-  node = Node();
+  node.run = std::vector<ChainHash>();  // gives the memory back
   free_nodes_.push_back(id);
 }
 

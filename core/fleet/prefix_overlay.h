@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/functional/function_ref.h"
 #include "core/base/ids.h"
 #include "core/fleet/worker.h"
@@ -81,8 +82,9 @@ class PrefixOverlay {
   };
   struct Node {
     NodeId parent = kRoot;
-    std::vector<ChainHash> run;   // not empty
-    std::vector<Holder> holders;  // sorted by target
+    std::vector<ChainHash> run;  // not empty
+    // Sorted by target. Most nodes are one prompt's own tail at one target.
+    absl::InlinedVector<Holder, 1> holders;
   };
   // One PREDICTED node of one target, linked from the least to the most recently used.
   struct Mark {

@@ -124,6 +124,7 @@ absl::Status FindCandidates(Pool& pool, const Query& query, const EndpointFilter
   const auto leave_out = [&](TargetId target, auto why) {
     if (query.explain) scratch->left_out.push_back(LeftOut{.target = target, .why = why()});
   };
+  const double max_wait_s = absl::ToDoubleSeconds(inputs.max_wait);
   bool capacity_missing = false;
   bool rate_missing = false;
   for (TargetId target = 0; target < targets.size(); ++target) {
@@ -162,7 +163,7 @@ absl::Status FindCandidates(Pool& pool, const Query& query, const EndpointFilter
     ++sieve.large_enough;
     const TargetLoad load = ledger.Load(target, now);
     sieve.least_wait_s = std::min(sieve.least_wait_s, load.wait_s);
-    if (inputs.max_wait > absl::ZeroDuration() && absl::Seconds(load.wait_s) > inputs.max_wait) {
+    if (max_wait_s > 0 && load.wait_s > max_wait_s) {
       leave_out(target, [] { return std::string("predicted wait is over max_wait"); });
       continue;
     }

@@ -1,0 +1,424 @@
+#include "client/agent/publisher.h"
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/client/agent/fake_router.h"
+#include "tests/testing/status_matchers.h"
+
+namespace warmpath {
+namespace {
+
+using testing::FakeRouter;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::RouterModel;
+
+// The publisher with a thread that plays the engine thread.
+class Driven {
+ public:
+  explicit Driven(const FakeRouter& router, SessionOptions session = {}) {
+    PublisherOptions options;
+    options.router = router.address();
+    options.worker = "w";
+    options.session = session;
+    options.first_backoff = absl::Milliseconds(5);
+    options.max_backoff = absl::Milliseconds(50);
+    options.refused_backoff = absl::Milliseconds(50);
+    auto channel = MakeRouterChannel({.address = router.address()});
+    publisher_ = std::make_unique<Publisher>(options, *channel, SystemClock(), 1, [this] {
+      absl::MutexLock lock(&mu_);
+      wake_ = true;
+    });
+    register_.set_worker_id("w");
+    v1::RankInfo* info = register_.add_ranks();
+    info->set_epoch(100);
+    info->set_has_events(true);
+    thread_ = std::thread([this] { Run(); });
+  }
+  ~Driven() { Stop(); }
+
+  void Stop() {
+    Do([this] { stop_ = true; });
+    if (thread_.joinable()) thread_.join();
+    publisher_.reset();
+  }
+
+  // On the engine thread; waits for it.
+  void Do(std::function<void()> work) {
+    absl::MutexLock lock(&mu_);
+    if (stop_) return;
+    work_ = std::move(work);
+    wake_ = true;
+    mu_.Await(absl::Condition(
+        +[](std::function<void()>* w) { return *w == nullptr; }, &work_));
+  }
+  void Announce() {
+    Do([this] { publisher_->SetRegister(register_); });
+  }
+  void Change(std::vector<ChainHash> removed, std::vector<ChainHash> stored) {
+    Do([&] {
+      for (const ChainHash hash : removed) held_.erase(hash);
+      for (const ChainHash hash : stored) held_.insert(hash);
+      ++seq_;
+      const BlockChanges changes{.removed = removed, .stored = stored};
+      publisher_->Offer(0, {&changes, 1}, seq_);
+    });
+  }
+  void NewEpoch(Epoch epoch) {
+    Do([&] {
+      held_.clear();
+      publisher_->NewEpoch(0, epoch);
+    });
+  }
+
+  Publisher& publisher() { return *publisher_; }
+  v1::Register& registration() { return register_; }
+  const RouterModel::Set& held() const { return held_; }
+  std::vector<PublisherEvent> events() {
+    absl::MutexLock lock(&mu_);
+    return events_;
+  }
+  bool AwaitEvents(std::size_t n) {
+    absl::MutexLock lock(&mu_);
+    const std::pair<std::vector<PublisherEvent>*, std::size_t> both(&events_, n);
+    return mu_.AwaitWithTimeout(
+        absl::Condition(
+            +[](const std::pair<std::vector<PublisherEvent>*, std::size_t>* p) {
+              return p->first->size() >= p->second;
+            },
+            &both),
+        absl::Seconds(15));
+  }
+
+ private:
+  void Run() {
+    while (true) {
+      {
+        absl::MutexLock lock(&mu_);
+        mu_.AwaitWithTimeout(absl::Condition(&wake_), absl::Milliseconds(10));
+        wake_ = false;
+        if (work_) work_();
+        work_ = nullptr;
+        if (stop_) return;
+      }
+      publisher_->Tick();
+      std::vector<PublisherEvent> events = publisher_->TakeEvents();
+      {
+        absl::MutexLock lock(&mu_);
+        events_.insert(events_.end(), events.begin(), events.end());
+      }
+      if (!give_snapshots) continue;
+      while (const auto rank = publisher_->SnapshotWanted()) {
+        RankSnapshot snapshot{.rank = *rank, .engine_seq = seq_};
+        for (const ChainHash hash : held_) {
+          snapshot.held[0].push_back(hash);
+          snapshot.digests[0].Insert(hash);
+        }
+        publisher_->GiveSnapshot(std::move(snapshot));
+      }
+    }
+  }
+
+ public:
+  std::atomic<bool> give_snapshots = true;
+
+ private:
+  absl::Mutex mu_;
+  bool wake_ = false;
+  bool stop_ = false;
+  std::function<void()> work_;
+  std::vector<PublisherEvent> events_;
+  std::unique_ptr<Publisher> publisher_;
+  v1::Register register_;
+  RouterModel::Set held_;  // changed in Do, read by the thread
+  std::uint64_t seq_ = 0;
+  std::thread thread_;
+};
+
+std::vector<ChainHash> Range(ChainHash from, std::size_t n) {
+  std::vector<ChainHash> hashes(n);
+  std::iota(hashes.begin(), hashes.end(), from);
+  return hashes;
+}
+
+grpc::Status Serve(FakeRouter::Stream& stream) {
+  if (!stream.Accept()) return grpc::Status::OK;
+  return stream.Serve();
+}
+
+class PublisherTest : public ::testing::Test {
+ protected:
+  ~PublisherTest() override { EXPECT_THAT(router_.model().breaches, IsEmpty()); }
+
+  bool AwaitEqual(const Driven& driven) {
+    return router_.Await(
+        [&](RouterModel& model) { return model.ranks[0].whole && model.held() == driven.held(); });
+  }
+
+  FakeRouter router_;
+};
+
+TEST_F(PublisherTest, RegistersAndStreams) {
+  router_.AddScript(&Serve);
+  Driven driven(router_);
+  EXPECT_EQ(router_.streams(), 0) << "nothing before there is a registration";
+  driven.Announce();
+  driven.Change({}, Range(1, 9000));
+  ASSERT_TRUE(AwaitEqual(driven));
+  for (ChainHash i = 0; i < 50; ++i) driven.Change({i + 1}, {i + 20000});
+  ASSERT_TRUE(AwaitEqual(driven));
+  ASSERT_TRUE(router_.Await([](RouterModel& model) { return model.digests >= 8; }));
+  ASSERT_TRUE(driven.AwaitEvents(1));
+  EXPECT_EQ(driven.events()[0].routing_block, 16U);
+  const PublisherView view = driven.publisher().View();
+  EXPECT_TRUE(view.registered);
+  EXPECT_EQ(view.streams, 1U);
+  EXPECT_EQ(view.counts.snapshots, 1U);
+}
+
+TEST_F(PublisherTest, ComesBackWhenTheStreamBreaks) {
+  router_.AddScript([](FakeRouter::Stream& stream) {
+    stream.Accept();
+    for (int i = 0; i < 5; ++i) stream.Read();
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "broken");
+  });
+  router_.AddScript(&Serve);
+  Driven driven(router_);
+  driven.Announce();
+  driven.Change({}, Range(1, 30000));
+  ASSERT_TRUE(router_.AwaitStreams(2));
+  driven.Change({7}, {});
+  ASSERT_TRUE(AwaitEqual(driven));
+  EXPECT_THAT(driven.publisher().View().last_error, HasSubstr("broken"));
+}
+
+TEST_F(PublisherTest, GoesOnWithDeltasWhereTheRouterKeptTheState) {
+  std::atomic<bool> break_now = false;
+  router_.AddScript([&](FakeRouter::Stream& stream) {
+    stream.Accept();
+    while (!break_now && stream.Read()) stream.Ack();
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "broken");
+  });
+  router_.AddScript([](FakeRouter::Stream& stream) {
+    stream.Accept(16, {});
+    return stream.Serve();
+  });
+  Driven driven(router_);
+  driven.Announce();
+  driven.Change({}, Range(1, 5000));
+  ASSERT_TRUE(AwaitEqual(driven));
+  break_now = true;
+  ASSERT_TRUE(router_.AwaitStreams(2));
+  driven.Change({1}, {9999});
+  ASSERT_TRUE(AwaitEqual(driven));
+  EXPECT_EQ(router_.model().ranks[0].snapshots, 1);
+}
+
+TEST_F(PublisherTest, Fault35_WarmAgainAfterTheRouterStartsAnew) {
+  router_.AddScript(&Serve);
+  Driven driven(router_);
+  driven.Announce();
+  driven.Change({}, Range(1, 20000));
+  ASSERT_TRUE(AwaitEqual(driven));
+  router_.Restart();
+  const absl::Time up = absl::Now();
+  ASSERT_TRUE(AwaitEqual(driven));
+  EXPECT_LT(absl::Now() - up, absl::Seconds(5));
+  EXPECT_EQ(router_.model().ranks[0].snapshots, 1);
+}
+
+TEST_F(PublisherTest, WaitsForARouterThatStartsLater) {
+  router_.AddScript(&Serve);
+  router_.Stop();
+  Driven driven(router_);
+  driven.Announce();
+  driven.Change({}, {1});
+  while (driven.publisher().View().last_error.empty()) absl::SleepFor(absl::Milliseconds(1));
+  router_.Restart();
+  ASSERT_TRUE(AwaitEqual(driven));
+}
+
+TEST_F(PublisherTest, ResyncBringsASnapshot) {
+  std::atomic<int> resyncs = 0;
+  router_.AddScript([&](FakeRouter::Stream& stream) {
+    stream.Accept();
+    while (stream.Read()) {
+      stream.Ack();
+      if (stream.last().has_snapshot_end() && resyncs < 2) {
+        ++resyncs;
+        v1::RouterUpdate resync;
+        resync.mutable_resync()->set_reason("audit");
+        resync.mutable_resync()->set_backoff_ms(10);
+        stream.Write(resync);
+      }
+    }
+    return grpc::Status::OK;
+  });
+  Driven driven(router_);
+  driven.Announce();
+  driven.Change({}, Range(1, 5000));
+  ASSERT_TRUE(router_.Await([](RouterModel& model) {
+    return model.ranks[0].snapshots == 3 && !model.ranks[0].building;
+  }));
+  ASSERT_TRUE(AwaitEqual(driven));
+}
+
+TEST_F(PublisherTest, ARefusalIsTriedAgainLater) {
+  std::atomic<int> refusals = 0;
+  const auto refuse = [&](grpc::StatusCode code, const char* why) {
+    return [&refusals, code, why](FakeRouter::Stream& stream) {
+      stream.Read();
+      ++refusals;
+      return grpc::Status(code, why);
+    };
+  };
+  router_.AddScript(refuse(grpc::StatusCode::ALREADY_EXISTS, "another agent holds it"));
+  router_.AddScript(refuse(grpc::StatusCode::FAILED_PRECONDITION, "block size"));
+  router_.AddScript([](FakeRouter::Stream& stream) {
+    stream.Accept();
+    stream.Read();
+    return grpc::Status(grpc::StatusCode::ABORTED, "superseded by 1.2.3.4:5");
+  });
+  router_.AddScript(&Serve);
+  Driven driven(router_);
+  driven.Announce();
+  driven.Change({}, {1, 2});
+  ASSERT_TRUE(AwaitEqual(driven));
+  EXPECT_EQ(refusals, 2);
+  EXPECT_EQ(driven.publisher().View().refused, 3U);
+  EXPECT_THAT(driven.publisher().View().last_error, HasSubstr("superseded by 1.2.3.4:5"));
+}
+
+TEST_F(PublisherTest, AStaleEpochIsTold) {
+  router_.AddScript([](FakeRouter::Stream& stream) {
+    stream.Read();
+    return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "ranks[0].epoch: stale epoch 100");
+  });
+  router_.AddScript(&Serve);
+  Driven driven(router_);
+  driven.Announce();
+  ASSERT_TRUE(driven.AwaitEvents(1));
+  EXPECT_EQ(driven.events()[0].kind, PublisherEvent::Kind::kStaleEpoch);
+  driven.NewEpoch(200);
+  ASSERT_TRUE(router_.Await([](RouterModel& model) { return model.ranks[0].epoch == 200; }));
+}
+
+TEST_F(PublisherTest, AnotherRegistrationBeginsAnotherStreamAtOnce) {
+  router_.AddScript(&Serve);
+  Driven driven(router_);
+  driven.Announce();
+  driven.Change({}, {1});
+  ASSERT_TRUE(AwaitEqual(driven));
+  driven.Do([&] {
+    driven.registration().add_loras("sql");
+    driven.publisher().SetRegister(driven.registration());
+  });
+  ASSERT_TRUE(
+      router_.Await([](RouterModel& model) { return model.registration.loras_size() == 1; }));
+  ASSERT_TRUE(AwaitEqual(driven));
+  EXPECT_EQ(driven.publisher().View().streams, 2U);
+}
+
+TEST_F(PublisherTest, Fault13_ARouterThatDoesNotReadCostsNoMemory) {
+  std::atomic<bool> read_on = false;
+  router_.AddScript([&](FakeRouter::Stream& stream) {
+    stream.Accept();
+    stream.Hold([&] { return read_on.load(); });
+    return stream.Serve();
+  });
+  SessionOptions options;
+  options.window = 16;
+  options.max_pending = 50000;
+  Driven driven(router_, options);
+  driven.Announce();
+  driven.Change({}, Range(1, 4000));
+  ASSERT_TRUE(driven.AwaitEvents(1));
+  // Far more than the window, HTTP/2's buffers and the bound together would take.
+  for (ChainHash i = 1; i <= 150; ++i) {
+    driven.Change(Range((i - 1) * 4000 + 1, 3500), Range(i * 4000 + 1, 4000));
+    const PublisherView view = driven.publisher().View();
+    ASSERT_LE(view.pending, 50000U);
+    ASSERT_LE(view.unacked, 16U);
+  }
+  EXPECT_GE(driven.publisher().View().counts.overflows, 1U);
+  read_on = true;
+  ASSERT_TRUE(AwaitEqual(driven));
+  EXPECT_EQ(driven.publisher().View().streams, 1U);
+}
+
+TEST_F(PublisherTest, ARegistrationWithoutAnswerIsGivenUp) {
+  router_.AddScript([](FakeRouter::Stream& stream) {
+    stream.Accept(16, {0});
+    return grpc::Status::OK;
+  });
+  // An answer that the agent can not work with ends the stream from its side.
+  router_.AddScript([](FakeRouter::Stream& stream) {
+    stream.Accept(0, {0});
+    while (stream.Read()) {
+    }
+    return grpc::Status::OK;
+  });
+  router_.AddScript(&Serve);
+  Driven driven(router_);
+  driven.Announce();
+  ASSERT_TRUE(AwaitEqual(driven));
+  EXPECT_EQ(driven.publisher().View().streams, 3U);
+}
+
+TEST_F(PublisherTest, RefuseEndsTheStreamAndComesBack) {
+  router_.AddScript(&Serve);
+  Driven driven(router_);
+  driven.Announce();
+  ASSERT_TRUE(driven.AwaitEvents(1));
+  driven.Do([&] {
+    driven.publisher().Refuse(absl::FailedPreconditionError("routing block 16 differs"));
+  });
+  ASSERT_TRUE(router_.AwaitStreams(2));
+  EXPECT_THAT(driven.publisher().View().last_error, HasSubstr("differs"));
+}
+
+TEST_F(PublisherTest, EndsCleanlyInAnyState) {
+  router_.AddScript([](FakeRouter::Stream& stream) {
+    stream.Accept();
+    stream.Hold();  // never reads
+    return grpc::Status::OK;
+  });
+  {
+    Driven driven(router_);  // never announced
+  }
+  {
+    Driven driven(router_);
+    driven.Announce();  // perhaps still connecting
+  }
+  {
+    Driven driven(router_);
+    driven.Announce();
+    ASSERT_TRUE(driven.AwaitEvents(1));
+    for (ChainHash i = 0; i < 100; ++i) driven.Change({}, Range(i * 4000, 4000));
+  }
+  router_.Stop();
+  {
+    Driven driven(router_);  // nobody there
+    driven.Announce();
+  }
+}
+
+TEST(RouterChannelTest, NamesTheFileThatCanNotBeRead) {
+  EXPECT_THAT(MakeRouterChannel({.address = "a:1", .ca_file = "/nonexistent.pem"}),
+              testing::StatusIs(absl::StatusCode::kNotFound, HasSubstr("router-ca")));
+  EXPECT_THAT(MakeRouterChannel({.address = "a:1", .cert_file = "/x", .key_file = "/y"}),
+              testing::StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("router-cert")));
+}
+
+}  // namespace
+}  // namespace warmpath

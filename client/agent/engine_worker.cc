@@ -87,13 +87,8 @@ absl::StatusOr<std::unique_ptr<EngineWorker>> EngineWorker::Create(
     auto instance = LoadOrCreateAgentInstance(worker->StatePath("id"), random);
     if (!instance.ok()) return instance.status();
     worker->instance_ = *instance;
-    const std::uint32_t block = ReadRoutingBlock(worker->StatePath("block"));
-    if (worker->routing_block_ == 0) worker->routing_block_ = block;
-    if (block == 0) {
-      // Whatever else lies there can not be read without it, and must not bring back old epochs.
-      for (Rank rank = 0; rank < config.ranks; ++rank) {
-        std::remove(worker->StatePath(absl::StrCat("rank", rank)).c_str());
-      }
+    if (worker->routing_block_ == 0) {
+      worker->routing_block_ = ReadRoutingBlock(worker->StatePath("block"));
     }
   }
   worker->ranks_.resize(config.ranks);
@@ -439,6 +434,8 @@ void EngineWorker::StartFeed(Rank rank) {
         {{"worker", config_.worker_id}, {"rank", rank}, {"why", status}});
   }
   if (report_.metrics.process_start) state.feed->OnProcessStart(*report_.metrics.process_start);
+  // What the routers were told so far must not be taken back.
+  if (announced_ && state.feed->epoch() < state.epoch) state.feed->RenewEpoch(state.epoch + 1);
   SetEpoch(rank, state.feed->epoch());
   Log(LogLevel::kInfo, "following the engine's events",
       {{"worker", config_.worker_id},

@@ -46,8 +46,9 @@ class EngineWorker final : private RankFeedListener {
     std::shared_ptr<grpc::Channel> channel;
   };
 
-  // Opens sockets and reads the state files. INVALID_ARGUMENT: an endpoint; UNAVAILABLE: the state
-  // file's folder can not be used. `zmq` and `clock` must outlive the worker. `http` null: libcurl.
+  // Opens sockets and reads the state files. INVALID_ARGUMENT: an endpoint; other errors: the
+  // state file's folder can not be used. `zmq` and `clock` must outlive the worker. `http` null:
+  // libcurl.
   static absl::StatusOr<std::unique_ptr<EngineWorker>> Create(
       const EngineConfig& config, const std::vector<Router>& routers, const ZmqContext& zmq,
       const Clock& clock, std::uint64_t random_seed, std::unique_ptr<HttpGetter> http = nullptr);

@@ -250,12 +250,11 @@ absl::Duration Publisher::Backoff(const absl::Status& status) {
   const double jitter = 0.8 + 0.4 * random_.Unit();
   if (IsRefusal(status)) {
     ++refused_;
-    // A remedy of our own: nothing to wait for but the new epochs.
-    if (absl::StrContains(status.message(), "stale epoch")) {
-      events_.push_back({.kind = PublisherEvent::Kind::kStaleEpoch});
-      return options_.max_backoff * jitter;
+    if (!absl::StrContains(status.message(), "stale epoch")) {
+      return options_.refused_backoff * jitter;
     }
-    return options_.refused_backoff * jitter;
+    // There is a remedy of our own: new epochs, and then nothing to wait for.
+    events_.push_back({.kind = PublisherEvent::Kind::kStaleEpoch});
   }
   const absl::Duration wait = backoff_ * jitter;
   backoff_ = std::min(backoff_ * 1.6, options_.max_backoff);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "core/hashing/chain_hash.h"
 
@@ -103,7 +104,8 @@ void RouterSession::SetVerdict(Rank rank, const RankVerdict& verdict) {
 }
 
 std::optional<Rank> RouterSession::SnapshotWanted(absl::Time now) const {
-  if (!registered() || sending_) return std::nullopt;
+  // With the window closed it would be old before its first part is sent.
+  if (!registered() || sending_ || !WindowOpen()) return std::nullopt;
   for (const auto& [rank, state] : ranks_) {
     if (state.has_events && coalescer_.SnapshotNeeded(rank) && now >= state.snapshot_not_before) {
       return rank;
@@ -217,15 +219,7 @@ void RouterSession::OnResync(const v1::Resync& resync, absl::Time now) {
 }
 
 void RouterSession::OnStreamEnd() {
-  // What the router may not have applied goes first in the next session. Applying a delta twice
-  // does no harm: it names the blocks that are there and that are not.
-  std::deque<v1::CacheDelta> queue;
-  for (Unacked& entry : unacked_) {
-    if (entry.delta) queue.push_back(*std::move(entry.delta));
-  }
-  for (v1::CacheDelta& delta : queued_) queue.push_back(std::move(delta));
-  queued_ = std::move(queue);
-  unacked_.clear();
+  QueueUnacked();
   session_ = 0;
   register_due_ = false;
   draining_ = false;
@@ -233,6 +227,44 @@ void RouterSession::OnStreamEnd() {
     if (state.has_events && state.held != Held::kYes) RequireSnapshot(rank, state, "register");
   }
   sending_.reset();
+}
+
+void RouterSession::QueueUnacked() {
+  // How many of these the router has applied is not known. The last word on each hash leads from
+  // any of those states to the newest, and in one message, if it is not too long, so that the
+  // router shows no state in between.
+  struct Words {
+    std::array<absl::flat_hash_map<ChainHash, bool>, kTierCount> stored;
+    std::optional<std::uint64_t> engine_seq;
+  };
+  std::map<Rank, Words> ranks;
+  const auto add = [&ranks](const v1::CacheDelta& delta) {
+    Words& words = ranks[delta.rank()];
+    auto& tier = words.stored[static_cast<std::size_t>(delta.tier()) - 1];
+    for (const ChainHash hash : delta.removed()) tier[hash] = false;
+    for (const ChainHash hash : delta.stored()) tier[hash] = true;
+    if (delta.engine_seq_valid()) words.engine_seq = delta.engine_seq();
+  };
+  for (const Unacked& entry : unacked_) {
+    if (entry.delta) add(*entry.delta);
+  }
+  for (const v1::CacheDelta& delta : queued_) add(delta);
+  unacked_.clear();
+  queued_.clear();
+  for (const auto& [rank, words] : ranks) {
+    for (const Tier tier : kAllTiers) {
+      DeltaPiece piece{.rank = rank, .tier = tier, .removed = {}, .stored = {}, .engine_seq = {}};
+      for (const auto& [hash, stored] : words.stored[static_cast<std::size_t>(tier)]) {
+        (stored ? piece.stored : piece.removed).push_back(hash);
+      }
+      if (!piece.stored.empty() || !piece.removed.empty()) QueuePiece(std::move(piece));
+    }
+    // The sequence comes with the rank's last part; NextSequence tells it if there is none.
+    if (words.engine_seq && !queued_.empty() && queued_.back().rank() == rank) {
+      queued_.back().set_engine_seq(*words.engine_seq);
+      queued_.back().set_engine_seq_valid(true);
+    }
+  }
 }
 
 void RouterSession::RequireSnapshot(Rank rank, RankState& state, std::string reason) {
@@ -489,7 +521,8 @@ bool RouterSession::NextSequence(absl::Time now, v1::WorkerUpdate* out) {
     if (!seq || seq == state.seq_sent || now - state.seq_sent_at < options_.sequence_interval) {
       continue;
     }
-    QueuePiece(DeltaPiece{.rank = rank, .removed = {}, .stored = {}, .engine_seq = seq});
+    QueuePiece(DeltaPiece{
+        .rank = rank, .tier = Tier::kGpu, .removed = {}, .stored = {}, .engine_seq = seq});
     return NextQueued(now, out);
   }
   return false;

@@ -168,6 +168,8 @@ class RouterSession {
   absl::Status OnRegistered(const v1::Registered& registered, absl::Time now);
   void OnAck(std::uint64_t delta_seq);
   void OnResync(const v1::Resync& resync, absl::Time now);
+  // What the stream that broke may not have brought to the router becomes queued_.
+  void QueueUnacked();
   void RequireSnapshot(Rank rank, RankState& state, std::string reason);
   // Nothing of the rank waits: the router is as far as the feed, once it has read all.
   bool IsDrained(Rank rank) const;

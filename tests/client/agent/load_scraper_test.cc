@@ -66,6 +66,7 @@ TEST(EngineMetricsTest, SeriesOfSeveralModelNamesAddUp) {
 }
 
 TEST(EngineMetricsTest, LeavesOutWhatItCanNotRead) {
+  using std::string_literals::operator""s;  // there is a zero byte in it
   const EngineMetrics metrics = ParseEngineMetrics(
       "vllm:num_requests_running{engine=\"0\" 1\n"         // no closing brace
       "vllm:num_requests_running{engine=\"zero\"} 1\n"     // no rank
@@ -78,7 +79,7 @@ TEST(EngineMetricsTest, LeavesOutWhatItCanNotRead) {
       "vllm:cache_config_info{block_size=\"None\",num_gpu_blocks=\"None\"} 1\n"
       "process_start_time_seconds +Inf\n"
       "\xff\xfe\0{{{{ \"\"\" \\\n"
-      "vllm:num_requests_running{a=\"q\\\"uote\\\\ \\n\",engine=\"0\",} 4 1700000000000\r\n");
+      "vllm:num_requests_running{a=\"q\\\"uote\\\\ \\n\",engine=\"0\",} 4 1700000000000\r\n"s);
   EXPECT_EQ(metrics.process_start, std::nullopt);
   EXPECT_EQ(metrics.ForRank(0, 1), (RankMetrics{.running = 4}));
 }

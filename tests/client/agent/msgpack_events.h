@@ -23,6 +23,7 @@ inline std::string StoredBatch(std::uint64_t first_hash, std::size_t blocks,
   for (std::size_t i = 0; i < blocks; ++i) stored.hashes.push_back(first_hash + i);
   stored.tokens = std::move(tokens);
   stored.block_size = block_size;
+  stored.extra_keys.resize(blocks);  // nil for each
   return engine::EncodeBatch(kEventTs, {stored}, 0, engine::EventFormat::kMap);
 }
 

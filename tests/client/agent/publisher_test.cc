@@ -6,9 +6,11 @@
 #include <numeric>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -48,19 +50,28 @@ class Driven {
   ~Driven() { Stop(); }
 
   void Stop() {
-    Do([this] { stop_ = true; });
+    {
+      absl::MutexLock lock(&mu_);
+      stop_ = true;
+      wake_ = true;
+    }
     if (thread_.joinable()) thread_.join();
     publisher_.reset();
   }
 
   // On the engine thread; waits for it.
   void Do(std::function<void()> work) {
-    absl::MutexLock lock(&mu_);
-    if (stop_) return;
-    work_ = std::move(work);
-    wake_ = true;
-    mu_.Await(absl::Condition(
-        +[](std::function<void()>* w) { return *w == nullptr; }, &work_));
+    absl::Notification done;
+    {
+      absl::MutexLock lock(&mu_);
+      if (stop_) return;
+      work_ = [&] {
+        work();
+        done.Notify();
+      };
+      wake_ = true;
+    }
+    done.WaitForNotification();
   }
   void Announce() {
     Do([this] { publisher_->SetRegister(register_); });
@@ -103,14 +114,16 @@ class Driven {
  private:
   void Run() {
     while (true) {
+      std::function<void()> work;
       {
         absl::MutexLock lock(&mu_);
         mu_.AwaitWithTimeout(absl::Condition(&wake_), absl::Milliseconds(10));
         wake_ = false;
-        if (work_) work_();
-        work_ = nullptr;
+        work = std::exchange(work_, nullptr);
         if (stop_) return;
       }
+      // Without the lock: the publisher wakes us under its own.
+      if (work) work();
       publisher_->Tick();
       std::vector<PublisherEvent> events = publisher_->TakeEvents();
       {

@@ -123,6 +123,7 @@ class RouterModel {
       case v1::WorkerUpdate::kRankState: {
         Rank& rank = ranks[update.rank_state().rank()];
         rank.reachable = update.rank_state().engine_reachable();
+        for (const auto& [cause, n] : update.rank_state().skipped()) skipped[cause] = n;
         rank.causes.clear();
         for (const int cause : update.rank_state().causes()) {
           rank.causes.push_back(static_cast<v1::FreshnessCause>(cause));
@@ -141,6 +142,7 @@ class RouterModel {
 
   v1::Register registration;
   std::map<std::uint32_t, Rank> ranks;
+  std::map<std::string, std::uint64_t> skipped;  // as last told
   int heartbeats = 0;
   int digests = 0;
   int removed_twice = 0;
@@ -169,7 +171,11 @@ class RouterModel {
     std::uint64_t xor_hash = 0;
     const Set& set = ranks[digest.rank()].held[digest.tier()];
     for (const std::uint64_t hash : set) xor_hash ^= hash;
-    if (set.size() != digest.count() || xor_hash != digest.xor_()) Breach("audit");
+    if (set.size() != digest.count() || xor_hash != digest.xor_()) {
+      Breach(absl::StrCat("audit of rank ", digest.rank(), " tier ", digest.tier(), ": held ",
+                          set.size(), " xor ", xor_hash, ", told ", digest.count(), " xor ",
+                          digest.xor_()));
+    }
   }
 
   std::uint64_t session_ = 0;

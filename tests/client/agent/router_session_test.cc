@@ -2,15 +2,13 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/client/agent/router_model.h"
+#include "tests/client/agent/router_session_fixture.h"
 #include "tests/testing/status_matchers.h"
 
 namespace warmpath {
@@ -21,110 +19,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::IsOk;
 using testing::RouterModel;
+using testing::RouterSessionTest;
 using testing::StatusIs;
-
-constexpr Tier kGpu = Tier::kGpu;
-
-// A session between the state of an engine, kept here, and the model of a router.
-class RouterSessionTest : public ::testing::Test {
- protected:
-  explicit RouterSessionTest(int ranks = 1, SessionOptions options = {}) : session_(options, 1) {
-    for (int rank = 0; rank < ranks; ++rank) {
-      v1::RankInfo* info = register_.add_ranks();
-      info->set_rank(static_cast<Rank>(rank));
-      info->set_epoch(100);
-      info->set_has_events(true);
-      info->set_kv_capacity_tokens(1000);
-    }
-    register_.set_worker_id("w");
-    held_.resize(static_cast<std::size_t>(ranks));
-    seq_.resize(static_cast<std::size_t>(ranks));
-    session_.SetRegister(register_);
-  }
-  ~RouterSessionTest() override { EXPECT_THAT(model_.breaches, IsEmpty()); }
-
-  v1::RouterUpdate Registered(std::uint64_t session, std::vector<Rank> snapshots = {0}) {
-    v1::RouterUpdate update;
-    v1::Registered* message = update.mutable_registered();
-    message->set_session(session);
-    message->set_routing_block_size(64);
-    message->set_hash_seed(1337);
-    message->set_protocol(1);
-    message->set_heartbeat_ms(2000);
-    for (const Rank rank : snapshots) message->add_snapshot_ranks(rank);
-    return update;
-  }
-  v1::RouterUpdate Ack(std::uint64_t delta_seq) {
-    v1::RouterUpdate update;
-    update.mutable_ack()->set_delta_seq(delta_seq);
-    return update;
-  }
-
-  void Begin(std::uint64_t session, std::vector<Rank> snapshots = {0}) {
-    session_.OnStreamStart(now_);
-    v1::WorkerUpdate update;
-    ASSERT_TRUE(session_.Next(now_, &update));
-    ASSERT_TRUE(update.has_register_());
-    model_.Begin(session);
-    model_.Apply(update);
-    EXPECT_FALSE(session_.Next(now_, &update)) << "nothing before Registered";
-    ASSERT_THAT(session_.OnMessage(Registered(session, std::move(snapshots)), now_), IsOk());
-  }
-
-  // Writes at most `max` messages, answering wishes for snapshots. Returns how many.
-  int Write(int max = 1 << 20, bool ack = true) {
-    int n = 0;
-    for (; n < max; ++n) {
-      if (const auto rank = session_.SnapshotWanted(now_)) GiveSnapshot(*rank);
-      v1::WorkerUpdate update;
-      if (!session_.Next(now_, &update)) break;
-      kinds_.push_back(update.update_case());
-      model_.Apply(update);
-      if (ack) EXPECT_THAT(session_.OnMessage(Ack(model_.delta_seq()), now_), IsOk());
-    }
-    return n;
-  }
-
-  void GiveSnapshot(Rank rank) {
-    RankSnapshot snapshot;
-    snapshot.rank = rank;
-    snapshot.engine_seq = seq_[rank];
-    for (const ChainHash hash : held_[rank]) {
-      snapshot.held[0].push_back(hash);
-      snapshot.digests[0].Insert(hash);
-    }
-    session_.GiveSnapshot(std::move(snapshot));
-  }
-
-  // The engine's next batch.
-  void Change(std::vector<ChainHash> removed, std::vector<ChainHash> stored, Rank rank = 0) {
-    for (const ChainHash hash : removed) held_[rank].erase(hash);
-    for (const ChainHash hash : stored) held_[rank].insert(hash);
-    seq_[rank] = seq_[rank] ? *seq_[rank] + 1 : 0;
-    const BlockChanges changes{
-        .tier = kGpu, .removed = std::move(removed), .stored = std::move(stored)};
-    session_.Offer(rank, {&changes, 1}, seq_[rank]);
-  }
-
-  static std::vector<ChainHash> Range(ChainHash from, std::size_t n) {
-    std::vector<ChainHash> hashes(n);
-    std::iota(hashes.begin(), hashes.end(), from);
-    return hashes;
-  }
-
-  void ExpectEqual(Rank rank = 0) {
-    EXPECT_EQ(model_.held(rank), held_[rank]);
-    EXPECT_EQ(model_.ranks[rank].engine_seq, seq_[rank]);
-  }
-
-  RouterSession session_;
-  v1::Register register_;
-  RouterModel model_;
-  std::vector<RouterModel::Set> held_;
-  std::vector<std::optional<std::uint64_t>> seq_;
-  std::vector<v1::WorkerUpdate::UpdateCase> kinds_;
-  absl::Time now_ = absl::FromUnixSeconds(1000);
-};
 
 TEST_F(RouterSessionTest, RegistersSnapshotsAndGoesOnWithDeltas) {
   Change({}, {1, 2, 3});
@@ -602,130 +498,6 @@ TEST_F(TwoRanksTest, DeltasOfOneRankGoOnDuringTheOthersSnapshot) {
   EXPECT_TRUE(model_.ranks[1].building.has_value());
   Write();
   ExpectEqual(1);
-}
-
-TEST(RouterSessionRandomTest, AnyCourseOfEventsEndsInEqualState) {
-  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
-    SCOPED_TRACE(absl::StrCat("seed ", seed));
-    Random random(seed);
-    RouterSession session({.window = 1 + random.Below(6), .max_pending = 4096}, seed);
-    v1::Register registration;
-    for (Rank rank = 0; rank < 2; ++rank) {
-      registration.add_ranks()->set_rank(rank);
-      registration.mutable_ranks(static_cast<int>(rank))->set_has_events(true);
-      registration.mutable_ranks(static_cast<int>(rank))->set_epoch(1);
-    }
-    session.SetRegister(registration);
-    RouterModel model;
-    std::vector<RouterModel::Set> held(2);
-    std::vector<std::optional<std::uint64_t>> seq(2);
-    std::vector<Epoch> epochs(2, 1);
-    absl::Time now = absl::FromUnixSeconds(1);
-    std::uint64_t sessions = 0;
-    bool open = false;
-    const auto write_one = [&] {
-      if (const auto rank = session.SnapshotWanted(now)) {
-        RankSnapshot snapshot{.rank = *rank, .engine_seq = seq[*rank]};
-        for (const ChainHash hash : held[*rank]) {
-          snapshot.held[0].push_back(hash);
-          snapshot.digests[0].Insert(hash);
-        }
-        session.GiveSnapshot(std::move(snapshot));
-      }
-      v1::WorkerUpdate update;
-      if (!session.Next(now, &update)) return false;
-      model.Apply(update);
-      return true;
-    };
-    const auto begin = [&] {
-      session.OnStreamStart(now);
-      model.Begin(++sessions);
-      write_one();
-      v1::RouterUpdate update;
-      update.mutable_registered()->set_session(sessions);
-      update.mutable_registered()->set_routing_block_size(16);
-      update.mutable_registered()->set_hash_seed(1337);
-      update.mutable_registered()->set_protocol(1);
-      // A router keeps what it has, as long as it is of the same epoch.
-      for (Rank rank = 0; rank < 2; ++rank) {
-        if (!model.ranks[rank].whole || random.Below(3) == 0) {
-          update.mutable_registered()->add_snapshot_ranks(rank);
-        }
-      }
-      EXPECT_THAT(session.OnMessage(update, now), IsOk());
-      open = true;
-    };
-    const auto ack = [&] {
-      v1::RouterUpdate update;
-      update.mutable_ack()->set_delta_seq(model.delta_seq());
-      EXPECT_THAT(session.OnMessage(update, now), IsOk());
-    };
-    for (int step = 0; step < 600; ++step) {
-      const Rank rank = static_cast<Rank>(random.Below(2));
-      now += absl::Milliseconds(static_cast<std::int64_t>(random.Below(50)));
-      switch (random.Below(12)) {
-        case 0:
-          if (open) session.OnStreamEnd();
-          open = false;
-          break;
-        case 1:
-          if (!open) begin();
-          break;
-        case 2:
-          if (open) ack();
-          break;
-        case 3:
-          if (open && random.Below(4) == 0) {
-            v1::RouterUpdate update;
-            update.mutable_resync()->set_rank(rank);
-            EXPECT_THAT(session.OnMessage(update, now), IsOk());
-          }
-          break;
-        case 4:
-          if (random.Below(8) == 0) {
-            held[rank].clear();
-            seq[rank].reset();
-            session.NewEpoch(rank, ++epochs[rank]);
-          }
-          break;
-        case 5:
-        case 6:
-        case 7:
-          if (open) write_one();
-          break;
-        default: {
-          BlockChanges changes;
-          const bool flood = random.Below(40) == 0;
-          for (std::uint64_t i = 0; i < (flood ? 3000 : random.Below(20)); ++i) {
-            const ChainHash hash = random.Below(flood ? 100000 : 200);
-            if (held[rank].insert(hash).second) {
-              changes.stored.push_back(hash);
-            } else if (std::find(changes.stored.begin(), changes.stored.end(), hash) ==
-                       changes.stored.end()) {
-              held[rank].erase(hash);
-              changes.removed.push_back(hash);
-            }
-          }
-          // A hash stored again after its removal in one batch is no change.
-          std::erase_if(changes.stored,
-                        [&](ChainHash hash) { return std::erase(changes.removed, hash) != 0; });
-          seq[rank] = seq[rank] ? *seq[rank] + 1 : 0;
-          session.Offer(rank, {&changes, 1}, seq[rank]);
-        }
-      }
-    }
-    if (!open) begin();
-    for (int i = 0; i < 2; ++i, now += absl::Seconds(3)) {
-      while (write_one()) ack();
-    }
-    for (Rank rank = 0; rank < 2; ++rank) {
-      ASSERT_EQ(model.held(rank), held[rank]);
-      ASSERT_EQ(model.ranks[rank].engine_seq, seq[rank]);
-      ASSERT_EQ(model.ranks[rank].epoch, epochs[rank]);
-    }
-    ASSERT_THAT(model.breaches, IsEmpty());
-    ASSERT_GT(model.digests, 0);
-  }
 }
 
 }  // namespace

@@ -171,7 +171,6 @@ void HttpServer::Impl::Configure() {
   server.set_keep_alive_max_count(kRequestsPerConnection);
   server.set_read_timeout(kReadSeconds);
   server.set_write_timeout(kReadSeconds);
-  // With a Content-Length above this httplib answers 413 itself, before reading.
   server.set_payload_max_length(options.max_body_bytes);
   server.set_exception_handler(
       [](const httplib::Request&, httplib::Response& response, std::exception_ptr) {

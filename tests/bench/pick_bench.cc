@@ -1,0 +1,409 @@
+// What a pick costs over the wire: PickEndpoint against a unary call of the same message whose
+// handler answers a constant, on the same server with the same options. A client in a process of
+// its own keeps a number of calls in flight; each pick is followed by its outcome. Rounds
+// alternate, the result is the median of the pairs.
+//
+//   pick_bench [--json] [--rounds N] [--seconds S] [--inflight N] [--tokens N] [--block-size B]
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/impl/codegen/client_callback.h>
+#include <grpcpp/impl/codegen/server_callback_handlers.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
+#include "core/base/log.h"
+#include "core/base/random.h"
+#include "core/fleet/feed.h"
+#include "core/hashing/chain_hash.h"
+#include "core/routing/picker.h"
+#include "server/app.h"
+#include "warmpath/v1/router.grpc.pb.h"
+
+namespace warmpath {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr char kFloorMethod[] = "/warmpath.bench.Floor/Pick";
+constexpr char kPickMethod[] = "/warmpath.v1.Router/PickEndpoint";
+constexpr char kOutcomeMethod[] = "/warmpath.v1.Router/ReportOutcome";
+constexpr int kRequests = 256;  // distinct prompts, used in turn
+constexpr int kChannels = 4;    // connections of the client
+constexpr std::size_t kFamilies = 64;
+
+struct Settings {
+  bool json = false;
+  int rounds = 5;
+  double seconds = 5;
+  int inflight = 32;
+  std::size_t tokens = 2000;
+  std::uint32_t block_size = 16;
+  int workers = 64;
+  std::size_t blocks = 1'000'000;
+  int open = 10'000;
+};
+
+// Prompts of one family start with the same tokens, which its workers hold: about three quarters
+// of the prompt is a hit.
+std::vector<TokenId> Prompt(std::size_t family, std::uint64_t variant, std::size_t tokens) {
+  std::vector<TokenId> ids(tokens);
+  Random head(family + 1);
+  Random tail(variant * 7919 + 13);
+  for (std::size_t i = 0; i < tokens; ++i) {
+    ids[i] = static_cast<TokenId>((i < tokens * 3 / 4 ? head : tail).Below(150'000));
+  }
+  return ids;
+}
+
+// --- The server's side
+
+// Answers a constant to a PickRequest.
+class FloorService final : public grpc::Service {
+ public:
+  FloorService() {
+    AddMethod(new grpc::internal::RpcServiceMethod(kFloorMethod,
+                                                   grpc::internal::RpcMethod::NORMAL_RPC, nullptr));
+    MarkMethodCallback(0,
+                       new grpc::internal::CallbackUnaryHandler<v1::PickRequest, v1::PickResponse>(
+                           [](grpc::CallbackServerContext* context, const v1::PickRequest*,
+                              v1::PickResponse* response) {
+                             response->mutable_endpoint()->set_address("10.0.0.1:8000");
+                             grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+                             reactor->Finish(grpc::Status::OK);
+                             return reactor;
+                           }));
+  }
+};
+
+// The agents of this fleet are only played: what the router tells them is of no interest.
+class Deaf final : public FeedSink {
+ public:
+  void Send(FeedReply reply) override {
+    if (const auto* registered = std::get_if<RegisteredReply>(&reply)) {
+      session = registered->session;
+    }
+  }
+  void Close(absl::Status) override {}
+  SessionId session = 0;
+};
+
+void Die(const std::string& why) {
+  std::fprintf(stderr, "pick_bench: %s\n", why.c_str());
+  std::exit(1);
+}
+
+void Apply(WorkerFeed& feed, SessionId session, const FeedUpdate& update) {
+  if (const absl::Status status = feed.OnUpdate(session, update); !status.ok()) {
+    Die(status.ToString());
+  }
+}
+
+// One worker that holds `share` blocks: chains of its families, and filler.
+std::unique_ptr<WorkerFeed> AddWorker(App& app, int number, const Settings& settings) {
+  Registration r;
+  r.agent_instance = absl::StrFormat("%016d", number);
+  r.worker_id = absl::StrCat("worker-", number);
+  r.model = "m";
+  r.ranks = {{.rank = 0,
+              .address = absl::StrCat("10.0.0.", number + 1, ":8000"),
+              .epoch = 1,
+              .engine_block_size = settings.block_size,
+              .kv_capacity_tokens = 10'000'000,
+              .has_events = true,
+              .prefill_tokens_per_s = 20'000}};
+  auto sink = std::make_shared<Deaf>();
+  auto feed = app.fleet().Register(r, "bench", sink);
+  if (!feed.ok()) Die(feed.status().ToString());
+  std::vector<ChainHash> hashes;
+  for (std::size_t family = 0; family < kFamilies; ++family) {
+    if ((family + static_cast<std::size_t>(number)) % 8 != 0) continue;
+    std::vector<TokenId> ids = Prompt(family, 0, settings.tokens);
+    ids.resize(ids.size() * 3 / 4);
+    AppendChain(kHashSeed, settings.block_size, ids, {}, &hashes);
+  }
+  Random random(static_cast<std::uint64_t>(number) + 1000);
+  const std::size_t share = settings.blocks / static_cast<std::size_t>(settings.workers);
+  while (hashes.size() < share) hashes.push_back(random());
+  std::uint64_t seq = 0;
+  std::uint64_t all = 0;
+  for (const ChainHash hash : hashes) all ^= hash;
+  Apply(**feed, sink->session, SnapshotBeginUpdate{.delta_seq = ++seq, .epoch = 1});
+  for (std::size_t i = 0; i < hashes.size(); i += kMaxHashesPerMessage) {
+    const std::size_t count = std::min(kMaxHashesPerMessage, hashes.size() - i);
+    Apply(**feed, sink->session,
+          SnapshotChunkUpdate{.delta_seq = ++seq, .hashes = {hashes.data() + i, count}});
+  }
+  Apply(**feed, sink->session,
+        SnapshotEndUpdate{
+            .delta_seq = ++seq, .engine_seq = 1, .count = hashes.size(), .xor_of_hashes = all});
+  return *std::move(feed);
+}
+
+void OpenReservations(App& app, const Settings& settings) {
+  const auto model = app.fleet().Resolve("m");
+  if (!model.ok()) Die(model.status().ToString());
+  for (int i = 0; i < settings.open; ++i) {
+    const std::vector<TokenId> ids =
+        Prompt(static_cast<std::size_t>(i) % kFamilies, 1'000'000u + static_cast<unsigned>(i), 600);
+    std::vector<ChainHash> chain;
+    AppendChain(kHashSeed, settings.block_size, ids, {}, &chain);
+    Query query;
+    query.chain = chain;
+    query.prompt_tokens = ids.size();
+    query.lease = absl::Hours(1);
+    const auto decision = app.picker().Pick(*model->pool, query);
+    if (!decision.ok()) Die(decision.status().ToString());
+  }
+}
+
+// --- The client's side
+
+struct Round {
+  double rps = 0;
+  double p99_us = 0;
+};
+
+class Client {
+ public:
+  Client(int port, const Settings& settings) : settings_(settings) {
+    for (int i = 0; i < kChannels; ++i) {
+      grpc::ChannelArguments arguments;
+      arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+      arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+      channels_.push_back(grpc::CreateCustomChannel(absl::StrCat("127.0.0.1:", port),
+                                                    grpc::InsecureChannelCredentials(), arguments));
+    }
+    for (std::uint64_t i = 0; i < kRequests; ++i) {
+      v1::PickRequest request;
+      request.set_model("m");
+      const std::vector<TokenId> ids = Prompt(i % kFamilies, i, settings.tokens);
+      request.mutable_tokens()->mutable_ids()->Add(ids.begin(), ids.end());
+      requests_.push_back(std::move(request));
+    }
+  }
+
+  // Keeps `inflight` calls going for `seconds`; `pick` chooses what is called.
+  Round Run(bool pick, double seconds) {
+    pick_ = pick;
+    deadline_ = Clock::now() +
+                std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+    const auto start = Clock::now();
+    std::vector<std::unique_ptr<Loop>> loops;
+    for (int i = 0; i < settings_.inflight; ++i) {
+      loops.push_back(std::make_unique<Loop>());
+      loops.back()->channel = channels_[static_cast<std::size_t>(i) % kChannels].get();
+      loops.back()->next = static_cast<std::size_t>(i) * 7;
+    }
+    {
+      absl::MutexLock lock(&mu_);
+      running_ = settings_.inflight;
+    }
+    for (auto& loop : loops) Start(*loop);
+    {
+      absl::MutexLock lock(&mu_);
+      mu_.Await(absl::Condition(
+          +[](int* running) { return *running == 0; }, &running_));
+    }
+    const double elapsed = std::chrono::duration<double>(Clock::now() - start).count();
+    std::vector<float> latencies;
+    for (const auto& loop : loops) {
+      latencies.insert(latencies.end(), loop->latencies.begin(), loop->latencies.end());
+    }
+    if (latencies.empty()) Die("no call succeeded");
+    const auto p99 = latencies.begin() + static_cast<std::ptrdiff_t>(latencies.size() * 99 / 100);
+    std::nth_element(latencies.begin(), p99, latencies.end());
+    return {static_cast<double>(latencies.size()) / elapsed, *p99};
+  }
+
+ private:
+  struct Loop {
+    grpc::Channel* channel = nullptr;
+    std::size_t next = 0;
+    std::unique_ptr<grpc::ClientContext> context;
+    v1::PickResponse response;
+    v1::OutcomeRequest outcome;
+    v1::OutcomeResponse outcome_response;
+    Clock::time_point sent;
+    std::vector<float> latencies;
+  };
+
+  void Start(Loop& loop) {
+    if (Clock::now() >= deadline_) {
+      absl::MutexLock lock(&mu_);
+      --running_;
+      return;
+    }
+    loop.context = std::make_unique<grpc::ClientContext>();
+    loop.response.Clear();
+    const v1::PickRequest& request = requests_[loop.next++ % kRequests];
+    loop.sent = Clock::now();
+    const grpc::internal::RpcMethod method(pick_ ? kPickMethod : kFloorMethod,
+                                           grpc::internal::RpcMethod::NORMAL_RPC);
+    grpc::internal::CallbackUnaryCall<v1::PickRequest, v1::PickResponse>(
+        loop.channel, method, loop.context.get(), &request, &loop.response,
+        [this, &loop](const grpc::Status& status) { Answered(loop, status); });
+  }
+
+  void Answered(Loop& loop, const grpc::Status& status) {
+    if (!status.ok()) Die(absl::StrCat("call failed: ", status.error_message()));
+    loop.latencies.push_back(
+        std::chrono::duration<float, std::micro>(Clock::now() - loop.sent).count());
+    if (!pick_) {
+      Start(loop);
+      return;
+    }
+    loop.outcome.set_reservation_id(loop.response.reservation_id());
+    loop.outcome.set_kind(v1::OUTCOME_KIND_FINISHED);
+    loop.outcome.set_output_tokens(100);
+    loop.context = std::make_unique<grpc::ClientContext>();
+    const grpc::internal::RpcMethod method(kOutcomeMethod, grpc::internal::RpcMethod::NORMAL_RPC);
+    grpc::internal::CallbackUnaryCall<v1::OutcomeRequest, v1::OutcomeResponse>(
+        loop.channel, method, loop.context.get(), &loop.outcome, &loop.outcome_response,
+        [this, &loop](const grpc::Status& outcome) {
+          if (!outcome.ok()) Die(absl::StrCat("outcome failed: ", outcome.error_message()));
+          Start(loop);
+        });
+  }
+
+  const Settings settings_;
+  std::vector<std::shared_ptr<grpc::Channel>> channels_;
+  std::vector<v1::PickRequest> requests_;
+  bool pick_ = false;
+  Clock::time_point deadline_;
+  absl::Mutex mu_;
+  int running_ = 0;
+};
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Prints "empty_rps pick_rps ratio empty_p99 pick_p99".
+int RunClient(int port, const Settings& settings) {
+  Client client(port, settings);
+  client.Run(false, 0.5);
+  client.Run(true, 0.5);
+  std::vector<double> empty_rps, pick_rps, ratio, empty_p99, pick_p99;
+  for (int i = 0; i < settings.rounds; ++i) {
+    const Round empty = client.Run(false, settings.seconds);
+    const Round pick = client.Run(true, settings.seconds);
+    std::fprintf(stderr, "round %d: empty %.0f/s p99 %.0f us, pick %.0f/s p99 %.0f us\n", i + 1,
+                 empty.rps, empty.p99_us, pick.rps, pick.p99_us);
+    empty_rps.push_back(empty.rps);
+    pick_rps.push_back(pick.rps);
+    ratio.push_back(pick.rps / empty.rps);
+    empty_p99.push_back(empty.p99_us);
+    pick_p99.push_back(pick.p99_us);
+  }
+  std::printf("%f %f %f %f %f\n", Median(empty_rps), Median(pick_rps), Median(ratio),
+              Median(empty_p99), Median(pick_p99));
+  return 0;
+}
+
+std::string RunChild(int port, const Settings& settings) {
+  const std::string command = absl::StrFormat(
+      "/proc/%d/exe --client %d --rounds %d --seconds %g --inflight %d --tokens %d", getpid(), port,
+      settings.rounds, settings.seconds, settings.inflight, settings.tokens);
+  FILE* pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) Die("can not start the client");
+  char line[256] = "";
+  const bool read = std::fgets(line, sizeof(line), pipe) != nullptr;
+  if (pclose(pipe) != 0 || !read) Die("the client failed");
+  return line;
+}
+
+int RunServer(const Settings& settings) {
+  SetMinLogLevel(LogLevel::kError);
+  RouterConfig config;
+  config.server.grpc_address = "127.0.0.1:0";
+  config.server.http_address = "127.0.0.1:0";
+  config.server.heavy_prompt_tokens = 200'000;  // the same path for every length
+  config.fleet.defaults.routing_block_size = settings.block_size;
+  App::Options options{.config = config, .random_seed = 1, .extra_services = {}};
+  options.extra_services.push_back(std::make_shared<FloorService>());
+  auto app = App::Start(std::move(options));
+  if (!app.ok()) Die(app.status().ToString());
+  std::vector<std::unique_ptr<WorkerFeed>> feeds;
+  for (int i = 0; i < settings.workers; ++i) feeds.push_back(AddWorker(**app, i, settings));
+  OpenReservations(**app, settings);
+
+  const HistogramSnapshot before = (*app)->picker().LockHold();
+  const std::string line = RunChild((*app)->grpc_port(), settings);
+  HistogramSnapshot hold = (*app)->picker().LockHold();
+  for (std::size_t i = 0; i < hold.counts.size(); ++i) hold.counts[i] -= before.counts[i];
+
+  double empty_rps, pick_rps, ratio, empty_p99, pick_p99;
+  if (std::sscanf(line.c_str(), "%lf %lf %lf %lf %lf", &empty_rps, &pick_rps, &ratio, &empty_p99,
+                  &pick_p99) != 5) {
+    Die("the client printed nonsense");
+  }
+  const double hold_p99_us = hold.Quantile(0.99) * 1e6;
+  if (settings.json) {
+    std::printf(
+        "{\"empty_rps\": %.0f, \"pick_rps\": %.0f, \"ratio\": %.3f, "
+        "\"empty_p99_us\": %.0f, \"pick_p99_us\": %.0f, \"lock_hold_p99_us\": %.1f}\n",
+        empty_rps, pick_rps, ratio, empty_p99, pick_p99, hold_p99_us);
+  } else {
+    std::printf(
+        "%zu tokens, block %u: constant %.0f/s p99 %.0f us; pick and outcome %.0f/s p99 "
+        "%.0f us; ratio %.2f; pool mutex held p99 %.1f us\n",
+        settings.tokens, settings.block_size, empty_rps, empty_p99, pick_rps, pick_p99, ratio,
+        hold_p99_us);
+  }
+  std::fflush(stdout);
+  feeds.clear();
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  Settings settings;
+  int client_port = 0;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view flag = argv[i];
+    if (flag == "--json") {
+      settings.json = true;
+      continue;
+    }
+    if (i + 1 == argc) Die(absl::StrCat(argv[i], " is unknown or lacks a value"));
+    const std::string value = argv[++i];
+    const double number = std::atof(value.c_str());
+    if (flag == "--rounds") {
+      settings.rounds = static_cast<int>(number);
+    } else if (flag == "--seconds") {
+      settings.seconds = number;
+    } else if (flag == "--inflight") {
+      settings.inflight = static_cast<int>(number);
+    } else if (flag == "--tokens") {
+      settings.tokens = static_cast<std::size_t>(number);
+    } else if (flag == "--block-size") {
+      settings.block_size = static_cast<std::uint32_t>(number);
+    } else if (flag == "--client") {
+      client_port = static_cast<int>(number);
+    } else {
+      Die(absl::StrCat(argv[i - 1], " is unknown"));
+    }
+  }
+  if (settings.rounds < 1 || settings.inflight < 1 || settings.tokens < 1) Die("numbers below 1");
+  return client_port != 0 ? RunClient(client_port, settings) : RunServer(settings);
+}
+
+}  // namespace
+}  // namespace warmpath
+
+int main(int argc, char** argv) { return warmpath::Main(argc, argv); }

@@ -129,6 +129,9 @@ class BidiReactor : public grpc::ServerBidiReactor<Request, Response>, public Dr
   // Fills in the next response (already cleared) and returns true, or returns false. Under mu().
   virtual bool NextResponse(Response* response) noexcept ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) = 0;
 
+  // True when NextResponse would have another one at once. Under mu().
+  virtual bool MoreResponses() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) { return false; }
+
   // True while no further message should be read, e.g. because responses pile up. Under mu().
   virtual bool PauseReads() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) { return false; }
 
@@ -160,7 +163,10 @@ class BidiReactor : public grpc::ServerBidiReactor<Request, Response>, public Dr
       response_.Clear();
       if (NextResponse(&response_)) {
         writing_ = true;
-        this->StartWrite(&response_);
+        // With more to come, the bytes may leave together with the next message's.
+        grpc::WriteOptions options;
+        if (MoreResponses()) options.set_buffer_hint();
+        this->StartWrite(&response_, options);
       } else if (drain_.has_value() && holds_ == 0 && !busy_) {
         close_ = *drain_;  // nothing to send, nothing being worked on
       }

@@ -29,6 +29,9 @@ class PickStream final : public BidiReactor<v1::PickStreamRequest, v1::PickStrea
   absl::Status OnMessage(v1::PickStreamRequest& request) override;
   bool NextResponse(v1::PickStreamResponse* response) noexcept override
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
+  bool MoreResponses() const override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) {
+    return !pending_.empty();
+  }
   bool PauseReads() const override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) {
     return pending_.size() + in_pool_ >= kWindow;
   }

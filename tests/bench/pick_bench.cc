@@ -7,7 +7,7 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/impl/codegen/client_callback.h>
 #include <grpcpp/impl/codegen/server_callback_handlers.h>
-#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -32,6 +33,7 @@
 #include "core/hashing/chain_hash.h"
 #include "core/routing/picker.h"
 #include "server/app.h"
+#include "server/pick_handler.h"
 #include "warmpath/v1/router.grpc.pb.h"
 
 namespace warmpath {
@@ -42,12 +44,14 @@ using Clock = std::chrono::steady_clock;
 constexpr char kFloorMethod[] = "/warmpath.bench.Floor/Pick";
 constexpr char kPickMethod[] = "/warmpath.v1.Router/PickEndpoint";
 constexpr char kOutcomeMethod[] = "/warmpath.v1.Router/ReportOutcome";
+constexpr std::string_view kModel = "bench";
 constexpr int kRequests = 256;  // distinct prompts, used in turn
 constexpr int kChannels = 4;    // connections of the client
 constexpr std::size_t kFamilies = 64;
 
 struct Settings {
   bool json = false;
+  bool unary_outcomes = false;
   int rounds = 5;
   double seconds = 5;
   int inflight = 32;
@@ -57,6 +61,11 @@ struct Settings {
   std::size_t blocks = 1'000'000;
   int open = 10'000;
 };
+
+[[noreturn]] void Die(const std::string& why) {
+  std::fprintf(stderr, "pick_bench: %s\n", why.c_str());
+  std::exit(1);
+}
 
 // Prompts of one family start with the same tokens, which its workers hold: about three quarters
 // of the prompt is a hit.
@@ -68,6 +77,14 @@ std::vector<TokenId> Prompt(std::size_t family, std::uint64_t variant, std::size
     ids[i] = static_cast<TokenId>((i < tokens * 3 / 4 ? head : tail).Below(150'000));
   }
   return ids;
+}
+
+v1::PickRequest MakeRequest(std::uint64_t number, const Settings& settings) {
+  v1::PickRequest request;
+  request.set_model(std::string(kModel));
+  const std::vector<TokenId> ids = Prompt(number % kFamilies, number, settings.tokens);
+  request.mutable_tokens()->mutable_ids()->Add(ids.begin(), ids.end());
+  return request;
 }
 
 // --- The server's side
@@ -102,11 +119,6 @@ class Deaf final : public FeedSink {
   SessionId session = 0;
 };
 
-void Die(const std::string& why) {
-  std::fprintf(stderr, "pick_bench: %s\n", why.c_str());
-  std::exit(1);
-}
-
 void Apply(WorkerFeed& feed, SessionId session, const FeedUpdate& update) {
   if (const absl::Status status = feed.OnUpdate(session, update); !status.ok()) {
     Die(status.ToString());
@@ -118,7 +130,7 @@ std::unique_ptr<WorkerFeed> AddWorker(App& app, int number, const Settings& sett
   Registration r;
   r.agent_instance = absl::StrFormat("%016d", number);
   r.worker_id = absl::StrCat("worker-", number);
-  r.model = "m";
+  r.model = std::string(kModel);
   r.ranks = {{.rank = 0,
               .address = absl::StrCat("10.0.0.", number + 1, ":8000"),
               .epoch = 1,
@@ -155,7 +167,7 @@ std::unique_ptr<WorkerFeed> AddWorker(App& app, int number, const Settings& sett
 }
 
 void OpenReservations(App& app, const Settings& settings) {
-  const auto model = app.fleet().Resolve("m");
+  const auto model = app.fleet().Resolve(kModel);
   if (!model.ok()) Die(model.status().ToString());
   for (int i = 0; i < settings.open; ++i) {
     const std::vector<TokenId> ids =
@@ -178,6 +190,82 @@ struct Round {
   double p99_us = 0;
 };
 
+// Outcomes of one connection, pipelined. Ends with Close, which waits for all answers.
+class OutcomeStream final
+    : public grpc::ClientBidiReactor<v1::PickStreamRequest, v1::PickStreamResponse> {
+ public:
+  explicit OutcomeStream(const std::shared_ptr<grpc::Channel>& channel)
+      : stub_(v1::Router::NewStub(channel)) {
+    stub_->async()->PickStream(&context_, this);
+    AddHold();  // writes start outside of reactions
+    StartRead(&response_);
+    StartCall();
+  }
+
+  void Send(std::uint64_t reservation) {
+    absl::MutexLock lock(&mu_);
+    waiting_.push_back(reservation);
+    ++unanswered_;
+    Write();
+  }
+
+  void Close() {
+    {
+      absl::MutexLock lock(&mu_);
+      mu_.Await(absl::Condition(
+          +[](int* unanswered) { return *unanswered == 0; }, &unanswered_));
+    }
+    StartWritesDone();
+    RemoveHold();
+    absl::MutexLock lock(&mu_);
+    mu_.Await(absl::Condition(&done_));
+  }
+
+  void OnWriteDone(bool) override {
+    absl::MutexLock lock(&mu_);
+    writing_ = false;
+    Write();
+  }
+  void OnReadDone(bool ok) override {
+    if (!ok) return;
+    if (response_.status_code() != 0) Die(absl::StrCat("outcome: ", response_.status_message()));
+    {
+      absl::MutexLock lock(&mu_);
+      --unanswered_;
+    }
+    StartRead(&response_);
+  }
+  void OnDone(const grpc::Status& status) override {
+    if (!status.ok()) Die(absl::StrCat("outcomes: ", status.error_message()));
+    absl::MutexLock lock(&mu_);
+    done_ = true;
+  }
+
+ private:
+  void Write() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (writing_ || waiting_.empty()) return;
+    writing_ = true;
+    v1::OutcomeRequest* outcome = request_.mutable_outcome();
+    outcome->set_reservation_id(waiting_.front());
+    outcome->set_kind(v1::OUTCOME_KIND_FINISHED);
+    outcome->set_output_tokens(100);
+    waiting_.pop_front();
+    grpc::WriteOptions options;
+    if (!waiting_.empty()) options.set_buffer_hint();
+    StartWrite(&request_, options);
+  }
+
+  const std::unique_ptr<v1::Router::Stub> stub_;
+  grpc::ClientContext context_;
+  v1::PickStreamResponse response_;
+  absl::Mutex mu_;
+  v1::PickStreamRequest request_ ABSL_GUARDED_BY(mu_);
+  std::deque<std::uint64_t> waiting_ ABSL_GUARDED_BY(mu_);
+  int unanswered_ ABSL_GUARDED_BY(mu_) = 0;
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  bool done_ ABSL_GUARDED_BY(mu_) = false;
+};
+
 class Client {
  public:
   Client(int port, const Settings& settings) : settings_(settings) {
@@ -189,11 +277,7 @@ class Client {
                                                     grpc::InsecureChannelCredentials(), arguments));
     }
     for (std::uint64_t i = 0; i < kRequests; ++i) {
-      v1::PickRequest request;
-      request.set_model("m");
-      const std::vector<TokenId> ids = Prompt(i % kFamilies, i, settings.tokens);
-      request.mutable_tokens()->mutable_ids()->Add(ids.begin(), ids.end());
-      requests_.push_back(std::move(request));
+      requests_.push_back(MakeRequest(i, settings));
     }
   }
 
@@ -203,10 +287,19 @@ class Client {
     deadline_ = Clock::now() +
                 std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
     const auto start = Clock::now();
+    std::vector<std::unique_ptr<OutcomeStream>> outcomes;
+    if (pick && !settings_.unary_outcomes) {
+      for (const auto& channel : channels_) {
+        outcomes.push_back(std::make_unique<OutcomeStream>(channel));
+      }
+    }
     std::vector<std::unique_ptr<Loop>> loops;
     for (int i = 0; i < settings_.inflight; ++i) {
       loops.push_back(std::make_unique<Loop>());
       loops.back()->channel = channels_[static_cast<std::size_t>(i) % kChannels].get();
+      if (pick && !settings_.unary_outcomes) {
+        loops.back()->outcomes = outcomes[static_cast<std::size_t>(i) % kChannels].get();
+      }
       loops.back()->next = static_cast<std::size_t>(i) * 7;
     }
     {
@@ -219,6 +312,7 @@ class Client {
       mu_.Await(absl::Condition(
           +[](int* running) { return *running == 0; }, &running_));
     }
+    for (auto& stream : outcomes) stream->Close();  // their answers belong to the round
     const double elapsed = std::chrono::duration<double>(Clock::now() - start).count();
     std::vector<float> latencies;
     for (const auto& loop : loops) {
@@ -233,6 +327,7 @@ class Client {
  private:
   struct Loop {
     grpc::Channel* channel = nullptr;
+    OutcomeStream* outcomes = nullptr;  // null: by unary calls
     std::size_t next = 0;
     std::unique_ptr<grpc::ClientContext> context;
     v1::PickResponse response;
@@ -264,6 +359,11 @@ class Client {
     loop.latencies.push_back(
         std::chrono::duration<float, std::micro>(Clock::now() - loop.sent).count());
     if (!pick_) {
+      Start(loop);
+      return;
+    }
+    if (loop.outcomes != nullptr) {
+      loop.outcomes->Send(loop.response.reservation_id());
       Start(loop);
       return;
     }
@@ -318,14 +418,48 @@ int RunClient(int port, const Settings& settings) {
 
 std::string RunChild(int port, const Settings& settings) {
   const std::string command = absl::StrFormat(
-      "/proc/%d/exe --client %d --rounds %d --seconds %g --inflight %d --tokens %d", getpid(), port,
-      settings.rounds, settings.seconds, settings.inflight, settings.tokens);
+      "/proc/%d/exe --client %d --rounds %d --seconds %g --inflight %d --tokens %d%s", getpid(),
+      port, settings.rounds, settings.seconds, settings.inflight, settings.tokens,
+      settings.unary_outcomes ? " --unary-outcomes" : "");
   FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) Die("can not start the client");
   char line[256] = "";
   const bool read = std::fgets(line, sizeof(line), pipe) != nullptr;
   if (pclose(pipe) != 0 || !read) Die("the client failed");
   return line;
+}
+
+double ThreadCpuMicros() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) / 1e3;
+}
+
+// CPU time of one pick and of one outcome without gRPC: what is ours to make faster.
+void PrintHandlerCost(App& app, const Settings& settings) {
+  PickHandler handler(&app.fleet(), &app.picker(), &SystemClock(), {}, 1);
+  std::vector<v1::PickRequest> requests;
+  for (std::uint64_t i = 0; i < kRequests; ++i) requests.push_back(MakeRequest(i, settings));
+  double pick_us = 0;
+  double outcome_us = 0;
+  constexpr int kCalls = 20'000;
+  for (int i = 0; i < kCalls; ++i) {
+    v1::PickResponse response;
+    const double start = ThreadCpuMicros();
+    const PickResult result =
+        handler.Pick(requests[static_cast<std::size_t>(i) % kRequests], 0, true, &response);
+    const double middle = ThreadCpuMicros();
+    if (!result.status.ok()) Die(result.status.ToString());
+    v1::OutcomeRequest outcome;
+    outcome.set_reservation_id(response.reservation_id());
+    outcome.set_kind(v1::OUTCOME_KIND_FINISHED);
+    outcome.set_output_tokens(100);
+    if (!handler.Report(outcome).ok()) Die("outcome failed");
+    pick_us += middle - start;
+    outcome_us += ThreadCpuMicros() - middle;
+  }
+  std::fprintf(stderr, "handler alone: pick %.1f us, outcome %.1f us of CPU time\n",
+               pick_us / kCalls, outcome_us / kCalls);
 }
 
 int RunServer(const Settings& settings) {
@@ -343,6 +477,7 @@ int RunServer(const Settings& settings) {
   for (int i = 0; i < settings.workers; ++i) feeds.push_back(AddWorker(**app, i, settings));
   OpenReservations(**app, settings);
 
+  PrintHandlerCost(**app, settings);
   const HistogramSnapshot before = (*app)->picker().LockHold();
   const std::string line = RunChild((*app)->grpc_port(), settings);
   HistogramSnapshot hold = (*app)->picker().LockHold();
@@ -378,6 +513,10 @@ int Main(int argc, char** argv) {
     const std::string_view flag = argv[i];
     if (flag == "--json") {
       settings.json = true;
+      continue;
+    }
+    if (flag == "--unary-outcomes") {
+      settings.unary_outcomes = true;
       continue;
     }
     if (i + 1 == argc) Die(absl::StrCat(argv[i], " is unknown or lacks a value"));

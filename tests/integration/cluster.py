@@ -76,7 +76,8 @@ class Engine:
 class Router:
     """One warmpath-router on fixed ports."""
 
-    def __init__(self, site, name="router", block_size=16, policy="round_robin", extra=""):
+    def __init__(self, site, name="router", block_size=16, policy="round_robin", extra="",
+                 drain_delay="0s"):
         self.name = name
         self.site = site
         first = harness.free_port(2)
@@ -87,7 +88,7 @@ class Router:
             "server:\n"
             f"  grpc_address: {self.grpc}\n"
             f"  http_address: 127.0.0.1:{first + 1}\n"
-            "  drain_delay: 0s\n"
+            f"  drain_delay: {drain_delay}\n"
             "pool_defaults:\n"
             f"  routing_block_size: {block_size}\n"
             f"  policy: {policy}\n" + extra,

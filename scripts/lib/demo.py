@@ -66,7 +66,7 @@ class Fleet:
         engine = self.site.program("warmpath-engine",
                                    [f"--model={MODEL}", f"--blocks={blocks}",
                                     f"--block-size={BLOCK}", f"--speed-factor={speed_factor}",
-                                    "--replay-endpoint=tcp://127.0.0.1:0", "--history-batches=1"],
+                                    "--replay-endpoint=tcp://127.0.0.1:0", "--history-batches=1", "--stream-interval=16"],
                                    label=f"{self.label}-engine{index}")  # fmt: skip
         engine.start(ready=lambda: '"http"' in engine.output())
         line = next(li for li in engine.output().splitlines() if li.startswith('{"http"'))

@@ -21,7 +21,11 @@ if(WARMPATH_SANITIZE)
   add_compile_options(-fsanitize=${WARMPATH_SANITIZE} -fno-omit-frame-pointer -g1)
   add_link_options(-fsanitize=${WARMPATH_SANITIZE})
   if(WARMPATH_SANITIZE MATCHES "undefined")
-    add_compile_options(-fno-sanitize-recover=undefined)
+    # These four double the time to compile our tests (41 s instead of 22 s for the longest file).
+    # AddressSanitizer finds what the first three would; for the fourth, outside bytes are read with
+    # memcpy only.
+    add_compile_options(-fno-sanitize-recover=undefined
+      -fno-sanitize=null,object-size,vptr,alignment)
   endif()
 endif()
 

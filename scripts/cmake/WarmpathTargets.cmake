@@ -52,6 +52,9 @@ function(warmpath_test)
   set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_include_directories(${ARG_NAME} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main warmpath_warnings)
+  if(CMAKE_BUILD_TYPE STREQUAL "Release")
+    target_compile_options(${ARG_NAME} PRIVATE -O1)  # compiles in two thirds of the time of -O3
+  endif()
   # One ctest entry per binary: a process start per case would dominate the run.
   # GoogleTest names the failing case in the output.
   add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME})

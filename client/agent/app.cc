@@ -37,6 +37,13 @@ class App::HttpServer {
     server_.set_read_timeout(5);
     server_.set_write_timeout(5);
     server_.set_payload_max_length(4096);
+    // An open connection would hold up stop() for seconds.
+    server_.set_keep_alive_max_count(1);
+    // httplib's default, SO_REUSEPORT, lets two agents share a port without an error.
+    server_.set_socket_options([](socket_t socket) {
+      const int yes = 1;
+      setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    });
     // Scrapes are rare; the default pool would be a thread per core of the node.
     server_.new_task_queue = [] { return new httplib::ThreadPool(2); };
     server_.Get("/metrics", [app](const httplib::Request&, httplib::Response& response) {

@@ -30,10 +30,12 @@ std::uint32_t ReadRoutingBlock(const std::string& path) {
 
 absl::Status WriteRoutingBlock(const std::string& path, std::uint32_t block) {
   const std::string next = path + ".new";
-  std::ofstream file(next, std::ios::trunc);
-  file << block << "\n";
-  file.close();
-  if (!file || std::rename(next.c_str(), path.c_str()) != 0) {
+  const std::string text = absl::StrCat(block, "\n");
+  const int fd = open(next.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  const bool written =
+      fd >= 0 && write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  if (fd >= 0) close(fd);
+  if (!written || std::rename(next.c_str(), path.c_str()) != 0) {
     return absl::UnavailableError(absl::StrCat("state_file: can not write ", path));
   }
   return absl::OkStatus();
@@ -391,7 +393,7 @@ void EngineWorker::OnRegistered(std::size_t publisher, std::uint32_t routing_blo
     }
   }
   if (routing_block_ != 0) {
-    Log(LogLevel::kWarn, "the router's routing block differs from the one in use: starting anew",
+    Log(LogLevel::kWarn, "routing block of the router differs from the one in use: starting anew",
         {{"worker", config_.worker_id},
          {"routing_block", routing_block},
          {"before", routing_block_}});
@@ -437,7 +439,7 @@ void EngineWorker::StartFeed(Rank rank) {
   // What the routers were told so far must not be taken back.
   if (announced_ && state.feed->epoch() < state.epoch) state.feed->RenewEpoch(state.epoch + 1);
   SetEpoch(rank, state.feed->epoch());
-  Log(LogLevel::kInfo, "following the engine's events",
+  Log(LogLevel::kInfo, "following engine events",
       {{"worker", config_.worker_id},
        {"rank", rank},
        {"epoch", state.feed->epoch()},

@@ -29,7 +29,8 @@ absl::StatusOr<std::string> ReadPem(const char* what, const std::string& path) {
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeRouterChannel(const RouterOptions& options) {
   grpc::ChannelArguments args;
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  // Only a time limit for connecting (the name misleads): a TLS handshake may take a while.
+  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
   args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
   args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10'000);

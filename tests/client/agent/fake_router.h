@@ -92,7 +92,11 @@ class FakeRouter final : public v1::WorkerEvents::Service {
   };
   using Script = std::function<grpc::Status(Stream&)>;
 
-  FakeRouter() { Start(0); }
+  explicit FakeRouter(
+      std::shared_ptr<grpc::ServerCredentials> credentials = grpc::InsecureServerCredentials())
+      : credentials_(std::move(credentials)) {
+    Start(0);
+  }
   ~FakeRouter() override { Stop(); }
 
   std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
@@ -171,13 +175,13 @@ class FakeRouter final : public v1::WorkerEvents::Service {
  private:
   void Start(int port) {
     grpc::ServerBuilder builder;
-    builder.AddListeningPort(absl::StrCat("127.0.0.1:", port), grpc::InsecureServerCredentials(),
-                             &port_);
+    builder.AddListeningPort(absl::StrCat("127.0.0.1:", port), credentials_, &port_);
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
   }
 
+  const std::shared_ptr<grpc::ServerCredentials> credentials_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
   mutable absl::Mutex mu_;

@@ -1,9 +1,11 @@
 #include "client/agent/publisher.h"
 
 #include <atomic>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -28,7 +30,7 @@ using testing::RouterModel;
 // The publisher with a thread that plays the engine thread.
 class Driven {
  public:
-  explicit Driven(const FakeRouter& router, SessionOptions session = {}) {
+  explicit Driven(const FakeRouter& router, SessionOptions session = {}, RouterOptions how = {}) {
     PublisherOptions options;
     options.router = router.address();
     options.worker = "w";
@@ -36,7 +38,8 @@ class Driven {
     options.first_backoff = absl::Milliseconds(5);
     options.max_backoff = absl::Milliseconds(50);
     options.refused_backoff = absl::Milliseconds(50);
-    auto channel = MakeRouterChannel({.address = router.address()});
+    how.address = router.address();
+    auto channel = MakeRouterChannel(how);
     publisher_ = std::make_unique<Publisher>(options, *channel, SystemClock(), 1, [this] {
       absl::MutexLock lock(&mu_);
       wake_ = true;
@@ -195,7 +198,7 @@ TEST_F(PublisherTest, RegistersAndStreams) {
   EXPECT_EQ(driven.events()[0].routing_block, 16U);
   const PublisherView view = driven.publisher().View();
   EXPECT_TRUE(view.registered);
-  EXPECT_EQ(view.streams, 1U);
+  EXPECT_EQ(router_.streams(), 1);
   EXPECT_EQ(view.counts.snapshots, 1U);
 }
 
@@ -339,7 +342,7 @@ TEST_F(PublisherTest, AnotherRegistrationBeginsAnotherStreamAtOnce) {
   ASSERT_TRUE(
       router_.Await([](RouterModel& model) { return model.registration.loras_size() == 1; }));
   ASSERT_TRUE(AwaitEqual(driven));
-  EXPECT_EQ(driven.publisher().View().streams, 2U);
+  EXPECT_EQ(router_.streams(), 2);
 }
 
 TEST_F(PublisherTest, Fault13_ARouterThatDoesNotReadCostsNoMemory) {
@@ -366,7 +369,7 @@ TEST_F(PublisherTest, Fault13_ARouterThatDoesNotReadCostsNoMemory) {
   EXPECT_GE(driven.publisher().View().counts.overflows, 1U);
   read_on = true;
   ASSERT_TRUE(AwaitEqual(driven));
-  EXPECT_EQ(driven.publisher().View().streams, 1U);
+  EXPECT_EQ(router_.streams(), 1);
 }
 
 TEST_F(PublisherTest, ARegistrationWithoutAnswerIsGivenUp) {
@@ -385,7 +388,7 @@ TEST_F(PublisherTest, ARegistrationWithoutAnswerIsGivenUp) {
   Driven driven(router_);
   driven.Announce();
   ASSERT_TRUE(AwaitEqual(driven));
-  EXPECT_EQ(driven.publisher().View().streams, 3U);
+  EXPECT_EQ(router_.streams(), 3);
 }
 
 TEST_F(PublisherTest, RefuseEndsTheStreamAndComesBack) {
@@ -424,6 +427,61 @@ TEST_F(PublisherTest, EndsCleanlyInAnyState) {
     Driven driven(router_);  // nobody there
     driven.Announce();
   }
+}
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// What leaves the node is encrypted, and both ends know each other.
+TEST(PublisherTlsTest, RegistersOverTlsWithBothSidesVerified) {
+  const std::string folder = WARMPATH_TEST_DATA "/tls/";
+  grpc::SslServerCredentialsOptions tls(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  tls.pem_root_certs = ReadFile(folder + "ca.pem");
+  tls.pem_key_cert_pairs.push_back(
+      {ReadFile(folder + "router.key"), ReadFile(folder + "router.pem")});
+  FakeRouter router(grpc::SslServerCredentials(tls));
+  router.AddScript(&Serve);
+  const RouterOptions good{.address = "",
+                           .ca_file = folder + "ca.pem",
+                           .cert_file = folder + "agent.pem",
+                           .key_file = folder + "agent.key",
+                           .server_name = ""};
+  const auto last_error = [&router](const RouterOptions& how) {
+    Driven driven(router, {}, how);
+    driven.Announce();
+    const absl::Time deadline = absl::Now() + absl::Seconds(15);
+    while (driven.publisher().View().last_error.empty() && absl::Now() < deadline) {
+      absl::SleepFor(absl::Milliseconds(2));
+    }
+    return driven.publisher().View().last_error;
+  };
+  {
+    Driven driven(router, {}, good);
+    driven.Announce();
+    driven.Change({}, {1, 2});
+    ASSERT_TRUE(router.Await([&](RouterModel& model) { return model.held() == driven.held(); }));
+  }
+  RouterOptions named = good;
+  named.server_name = "router.test";
+  {
+    Driven driven(router, {}, named);
+    driven.Announce();
+    EXPECT_TRUE(driven.AwaitEvents(1));
+  }
+  const int streams = router.streams();
+  EXPECT_NE(last_error({}), "") << "plaintext";
+  RouterOptions other_name = good;
+  other_name.server_name = "somebody.else";
+  EXPECT_NE(last_error(other_name), "");
+  RouterOptions nobody = good;
+  nobody.cert_file.clear();
+  nobody.key_file.clear();
+  EXPECT_NE(last_error(nobody), "") << "no certificate of the agent's own";
+  EXPECT_EQ(router.streams(), streams);
 }
 
 TEST(RouterChannelTest, NamesTheFileThatCanNotBeRead) {

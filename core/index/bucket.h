@@ -6,6 +6,7 @@
 #ifndef WARMPATH_CORE_INDEX_BUCKET_H_
 #define WARMPATH_CORE_INDEX_BUCKET_H_
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cstdint>
@@ -36,16 +37,21 @@ inline constexpr SetId kEmptySet = 0;
 // Readers thus repeat only when a writer has completed something, and no store that they could
 // see half of exists: a writer that is descheduled holding the lock delays writers alone.
 //
-// The version has 23 bits. To be fooled, a reader would have to sleep between two of its four
-// loads while exactly a multiple of 8,388,608 entries of one bucket are taken.
+// The version has 18 bits. To be fooled, a reader would have to sleep between two of its four
+// loads while exactly a multiple of 262,144 entries of that one bucket are taken.
 struct alignas(64) Bucket {
   static constexpr int kEntries = 5;
 
   static constexpr std::uint32_t kLocked = 1u << 31;
-  // How many entries passed this bucket because it was full, and lie in a later one; 255 sticks.
-  static constexpr std::uint32_t kPassedOne = 1u << 23;
-  static constexpr std::uint32_t kPassedMask = 0xFFu << 23;
-  static constexpr std::uint32_t kVersionMask = kPassedOne - 1;
+  // Of the entries whose home this bucket is, but which lie in a later one because it was full:
+  // the distance to the farthest, and a filter over their hashes (bit h % 8 for hash h; bits of
+  // those that were freed stay until none is left).
+  static constexpr int kReachShift = 26;
+  static constexpr std::uint32_t kReachMask = 0x1Fu << kReachShift;
+  static constexpr int kMaxReach = 31;
+  static constexpr int kFilterShift = 18;
+  static constexpr std::uint32_t kFilterMask = 0xFFu << kFilterShift;
+  static constexpr std::uint32_t kVersionMask = (1u << kFilterShift) - 1;
 
   std::atomic<std::uint64_t> hash[kEntries];
   std::atomic<SetId> set[kEntries];
@@ -130,17 +136,30 @@ struct alignas(64) Bucket {
   void Unlock() {
     control.store(control.load(std::memory_order_relaxed) & ~kLocked, std::memory_order_release);
   }
-  void CountPassed() {
-    const std::uint32_t word = control.load(std::memory_order_relaxed);
-    if ((word & kPassedMask) == kPassedMask) return;
-    control.store(word + kPassedOne, std::memory_order_release);
+  int Reach() const {
+    return static_cast<int>((control.load(std::memory_order_acquire) & kReachMask) >> kReachShift);
   }
-  void UncountPassed() {
-    const std::uint32_t word = control.load(std::memory_order_relaxed);
-    if ((word & kPassedMask) == kPassedMask || (word & kPassedMask) == 0) return;
-    control.store(word - kPassedOne, std::memory_order_release);
+  // Whether an entry of `key`, whose home this is, may lie in a later bucket.
+  bool MayLieLater(ChainHash key) const {
+    return (control.load(std::memory_order_acquire) & FilterBit(key)) != 0;
   }
-  bool Passed() const { return (control.load(std::memory_order_acquire) & kPassedMask) != 0; }
+  // REQUIRES: locked, or not shared yet. To be called before the later entry is taken.
+  void AddLater(ChainHash key, int distance) {
+    const std::uint32_t word = control.load(std::memory_order_relaxed);
+    const auto reach = static_cast<std::uint32_t>(distance) << kReachShift;
+    control.store((word & ~kReachMask) | std::max(word & kReachMask, reach) | FilterBit(key),
+                  std::memory_order_release);
+  }
+  // REQUIRES: locked. After a later entry was freed: the farthest is now at this distance.
+  void LowerReach(int distance) {
+    const std::uint32_t word = control.load(std::memory_order_relaxed);
+    const std::uint32_t gone = distance == 0 ? kReachMask | kFilterMask : kReachMask;
+    control.store((word & ~gone) | (static_cast<std::uint32_t>(distance) << kReachShift),
+                  std::memory_order_release);
+  }
+
+ private:
+  static std::uint32_t FilterBit(ChainHash key) { return 1u << (kFilterShift + key % 8); }
 };
 static_assert(sizeof(Bucket) == 64);
 

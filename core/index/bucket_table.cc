@@ -2,16 +2,23 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdlib>
 #include <new>
 
 namespace warmpath::index_internal {
+namespace {
+
+std::uint32_t HomeBuckets(std::uint32_t pages, std::uint32_t tail) {
+  return pages * static_cast<std::uint32_t>(PageArena::kPageBytes / sizeof(Bucket)) - 1 - tail;
+}
+
+}  // namespace
 
 BucketTable::BucketTable(std::uint64_t seed, PageArena* pages, EpochDomain* epochs)
     : seed_(seed), pages_(pages), epochs_(epochs) {
-  // The first page of each comes from the bound's reserve: an index below its bound has a table.
-  Directory* const directory = NewDirectory(0, MemoryUse::kRemoval);
-  Segment* const segment = NewSegment(1, 0, MemoryUse::kRemoval);
+  Directory* const directory = NewDirectory(0, MemoryUse::kFixed);
+  Segment* const segment = NewSegment(1, 0, MemoryUse::kFixed);
   if (directory == nullptr || segment == nullptr) std::abort();  // two pages, at start
   directory->entries()[0].store(Pack(segment), std::memory_order_relaxed);
   directory_.store(directory, std::memory_order_release);
@@ -46,27 +53,36 @@ void BucketTable::Lock(Bucket* bucket) {
 }
 
 bool BucketTable::InsertLater(Bucket* home, ChainHash hash, SetId id) {
-  // Later buckets are locked in rising order while the home is held, as everywhere.
-  int distance = 0;
-  int slot = -1;
-  while (slot < 0 && distance < kTailBuckets) {
-    ++distance;
-    Lock(home + distance);
-    slot = home[distance].FreeEntry();
+  // The later bucket is locked while the home is held: in rising order, as everywhere.
+  for (int distance = 1; distance <= kTailBuckets; ++distance) {
+    Bucket* const bucket = home + distance;
+    if (bucket->FreeEntry() < 0) continue;  // a look without the lock
+    Lock(bucket);
+    const int slot = bucket->FreeEntry();
+    if (slot >= 0) {
+      // Readers must know to look further before there is anything to find.
+      home->AddLater(hash, distance);
+      bucket->Take(slot, hash, id);
+    }
+    bucket->Unlock();
+    if (slot >= 0) return true;
   }
-  if (slot >= 0) {
-    // Readers must know to look further before there is anything to find.
-    for (int i = 0; i < distance; ++i) home[i].CountPassed();
-    home[distance].Take(slot, hash, id);
+  return false;
+}
+
+SetId BucketTable::FindLater(const Bucket* home, ChainHash hash) {
+  const int reach = home->Reach();
+  for (int i = 1; i <= reach; ++i) {
+    const SetId id = home[i].Find(hash);
+    if (id != kEmptySet) return id;
   }
-  for (int i = 1; i <= distance; ++i) home[i].Unlock();
-  return slot >= 0;
+  return kEmptySet;
 }
 
 int BucketTable::LocateLater(ChainHash hash, Bucket** bucket) {
-  Bucket* at = *bucket;
-  for (int i = 0; i < kTailBuckets && at->Passed(); ++i) {
-    const int slot = (++at)->Locate(hash);
+  Bucket* const home = *bucket;
+  for (Bucket* at = home + 1; at <= home + home->Reach(); ++at) {
+    const int slot = at->Locate(hash);
     if (slot < 0) continue;
     *bucket = at;
     return slot;
@@ -74,13 +90,20 @@ int BucketTable::LocateLater(ChainHash hash, Bucket** bucket) {
   return -1;
 }
 
-void BucketTable::UncountPassed(Bucket* home, Bucket* bucket) {
-  home->UncountPassed();
-  for (Bucket* at = home + 1; at != bucket; ++at) {
-    Lock(at);
-    at->UncountPassed();
-    at->Unlock();
-  }
+void BucketTable::UpdateReach(const Place& place, Bucket* bucket) const {
+  Bucket* const home = place.home;
+  int reach = home->Reach();
+  if (bucket != home + reach) return;
+  // Entries of this home do not change while it is locked; those of others do not matter.
+  const auto holds_ours = [&](const Bucket& at) {
+    for (int i = 0; i < Bucket::kEntries; ++i) {
+      const Bucket::Entry entry = at.Read(i);
+      if (entry.set != kEmptySet && Home(place.entry, Mix(entry.hash)) == home) return true;
+    }
+    return false;
+  };
+  while (reach > 0 && !holds_ours(home[reach])) --reach;
+  home->LowerReach(reach);
 }
 
 BucketTable::Segment* BucketTable::NewSegment(std::uint32_t pages, int depth, MemoryUse use) {
@@ -89,9 +112,8 @@ BucketTable::Segment* BucketTable::NewSegment(std::uint32_t pages, int depth, Me
   auto* const segment = new (memory) Segment;
   segment->pages = pages;
   segment->depth = depth;
-  segment->home_buckets =
-      pages * static_cast<std::uint32_t>(PageArena::kPageBytes / sizeof(Bucket)) - 1 - kTailBuckets;
-  segment->limit = static_cast<std::uint32_t>(segment->home_buckets * Bucket::kEntries * kMaxLoad);
+  segment->home_buckets = HomeBuckets(pages, kTailBuckets);
+  segment->limit = Limit(pages);
   Bucket* const buckets = segment->buckets();
   for (std::uint32_t i = 0; i < segment->all_buckets(); ++i) (new (buckets + i) Bucket)->Clear();
   capacity_.fetch_add(segment->home_buckets * Bucket::kEntries, std::memory_order_relaxed);
@@ -115,50 +137,68 @@ BucketTable::Directory* BucketTable::NewDirectory(int depth, MemoryUse use) {
   return directory;
 }
 
+std::int32_t BucketTable::Limit(std::uint32_t pages) {
+  return static_cast<std::int32_t>(HomeBuckets(pages, kTailBuckets) * Bucket::kEntries * kMaxLoad);
+}
+
+std::uint32_t BucketTable::PagesFor(double entries, std::uint64_t mixed, int depth,
+                                    std::uint32_t more_than) {
+  // Sizes are kGrowth^(i + phase); the phase depends on the leading bits alone.
+  const std::uint64_t prefix = depth == 0 ? 1 : (mixed >> (64 - depth)) | std::uint64_t{1} << depth;
+  const double phase = static_cast<double>((prefix * 0x9E3779B97F4A7C15ULL) >> 11) * 0x1.0p-53;
+  double size = std::pow(kGrowth, phase);
+  while (size <= more_than || Limit(static_cast<std::uint32_t>(size)) < entries) size *= kGrowth;
+  return static_cast<std::uint32_t>(size);
+}
+
 BucketTable::Resize BucketTable::Grow(Entry entry, ChainHash hash, MemoryUse use) {
   const std::uint64_t mixed = Mix(hash);
   Segment* const old = SegmentOf(entry);
-  const std::uint32_t entries = old->entries.load(std::memory_order_relaxed);
+  const double entries = std::max(0, old->entries.load(std::memory_order_relaxed));
   if (entries * 2 < old->limit) {
     // Crowded buckets in a half-empty segment are not what growth can help.
     return old->replacing.load(std::memory_order_acquire) != 0 ? Resize::kRaced : Resize::kNoMemory;
   }
-  const std::uint32_t pages = old->pages + (old->pages + 4) / 5;
-  if (pages <= kMaxPages) return Replace(old, mixed, pages, /*split=*/false, use);
+  const std::uint32_t pages = PagesFor(entries, mixed, old->depth, old->pages + 1);
+  if (pages <= kMaxPages) return Replace(old, mixed, pages, 0, use);
   if (old->depth >= kMaxDepth) return Resize::kNoMemory;
-  return Replace(old, mixed, (pages + 1) / 2, /*split=*/true, use);
+  // Halves are equal but for chance, of which this is three times the usual measure.
+  const double half = entries / 2 + 1.5 * std::sqrt(entries);
+  const std::uint64_t bit = std::uint64_t{1} << (63 - old->depth);
+  const int depth = old->depth + 1;
+  return Replace(old, mixed, PagesFor(half, mixed & ~bit, depth, 0),
+                 PagesFor(half, mixed | bit, depth, 0), use);
 }
 
 void BucketTable::ShrinkSegment(std::uint64_t position) {
   Segment* const old = SegmentOf(EntryFor(position));
-  const std::uint32_t entries = old->entries.load(std::memory_order_relaxed);
+  const std::int32_t entries = std::max(0, old->entries.load(std::memory_order_relaxed));
   if (old->pages == 1 || entries > old->limit * kShrinkLoad) return;
-  // Room for a tenth more before it grows again.
-  const double buckets = entries * 1.1 / (Bucket::kEntries * kMaxLoad) + 1 + kTailBuckets;
-  const auto pages =
-      static_cast<std::uint32_t>(buckets * sizeof(Bucket) / PageArena::kPageBytes) + 1;
-  if (pages < old->pages) {
-    Replace(old, position, pages, /*split=*/false, MemoryUse::kRemoval);
-  }
+  const std::uint32_t pages = PagesFor(entries * 1.1, position, old->depth, 0);
+  if (pages < old->pages) Replace(old, position, pages, 0, MemoryUse::kRemoval);
 }
 
-BucketTable::Resize BucketTable::Replace(Segment* old, std::uint64_t mixed, std::uint32_t pages,
-                                         bool split, MemoryUse use) {
+BucketTable::Resize BucketTable::Replace(Segment* old, std::uint64_t mixed,
+                                         std::uint32_t first_pages, std::uint32_t second_pages,
+                                         MemoryUse use) {
   // Whoever replaces a segment sets this for good, so that nobody does it twice; a failure takes
   // it back.
   if (old->replacing.exchange(1, std::memory_order_acq_rel) != 0) return Resize::kRaced;
   Reclaim();
+  const bool split = second_pages != 0;
   if (split && !DeepenDirectory(old->depth + 1, use)) {
     old->replacing.store(0, std::memory_order_release);
     return Resize::kNoMemory;
   }
+  const int depth = old->depth + (split ? 1 : 0);
   bool frozen = false;
-  // More pages are tried when a copy does not fit; hashes crowded on purpose may fit nowhere.
-  const std::uint32_t most_pages = std::min(2 * old->pages + 2, kMaxPages);
-  for (;; ++pages) {
-    const int depth = old->depth + (split ? 1 : 0);
-    Segment* const first = pages <= most_pages ? NewSegment(pages, depth, use) : nullptr;
-    Segment* const second = first != nullptr && split ? NewSegment(pages, depth, use) : nullptr;
+  for (;; ++first_pages, second_pages += split ? 1 : 0) {
+    // More pages are tried when a copy does not fit; hashes crowded on purpose may fit nowhere.
+    const bool hopeless =
+        std::max(first_pages, second_pages) > std::min(2 * old->pages + 2, kMaxPages);
+    Segment* const first = hopeless ? nullptr : NewSegment(first_pages, depth, use);
+    Segment* const second =
+        first != nullptr && split ? NewSegment(second_pages, depth, use) : nullptr;
     if (first == nullptr || (split && second == nullptr)) {
       if (first != nullptr) FreeSegment(first);
       if (frozen) {
@@ -188,7 +228,7 @@ bool BucketTable::CopyInto(Segment* old, Segment* first, Segment* second) const 
   // Entries of each new bucket in use; nobody frees any meanwhile.
   std::array<std::array<std::uint8_t, kMaxBuckets>, 2> used{};
   const std::array<Segment*, 2> to = {first, second};
-  std::array<std::uint32_t, 2> entries{};
+  std::array<std::int32_t, 2> entries{};
   for (std::uint32_t i = 0; i < old->all_buckets(); ++i) {
     const Bucket& from = old->buckets()[i];
     for (int k = 0; k < Bucket::kEntries; ++k) {
@@ -207,7 +247,7 @@ bool BucketTable::CopyInto(Segment* old, Segment* first, Segment* second) const 
       const std::size_t slot = used[half][at]++;
       bucket->hash[slot].store(hash, std::memory_order_relaxed);
       bucket->set[slot].store(id, std::memory_order_relaxed);
-      for (; at > home; --at) to[half]->buckets()[at - 1].CountPassed();
+      if (at > home) to[half]->buckets()[home].AddLater(hash, static_cast<int>(at - home));
       ++entries[half];
     }
   }

@@ -4,9 +4,10 @@
 // A directory, indexed by the top bits of the mixed hash, names segments; a segment is a run of at
 // most 128 KiB of buckets. An entry lies in its home bucket or, when that was full, in one of the
 // next few, and never moves while its segment lives. A segment that fills up is copied into one
-// about 1.2 times as large, or into two once it is at its largest: memory grows in small steps
-// and never by more than a segment at a time. The old copy stays readable until every reader that
-// could see it is gone.
+// about 1.3 times as large, or into two once it is at its largest. All segments fill at the same
+// rate, so each has steps of its own: they grow at different times, and the table as a whole is
+// always about as full as the average of one step. The old copy stays readable until every reader
+// that could see it is gone.
 #ifndef WARMPATH_CORE_INDEX_BUCKET_TABLE_H_
 #define WARMPATH_CORE_INDEX_BUCKET_TABLE_H_
 
@@ -52,11 +53,9 @@ class BucketTable {
 
   // Never waits. An entry present during the whole call, and since the place was made, is found.
   static SetId FindAt(const Place& place, ChainHash hash) {
-    const Bucket* bucket = place.home;
-    for (int i = 0;; ++i, ++bucket) {
-      const SetId id = bucket->Find(hash);
-      if (id != kEmptySet || i == kTailBuckets || !bucket->Passed()) return id;
-    }
+    const SetId id = place.home->Find(hash);
+    if (id != kEmptySet) return id;
+    return place.home->MayLieLater(hash) ? FindLater(place.home, hash) : kEmptySet;
   }
   SetId Find(ChainHash hash) const { return FindAt(PlaceOf(hash), hash); }
 
@@ -90,6 +89,8 @@ class BucketTable {
 
   // Frees replaced segments that nobody can see any more.
   void Reclaim();
+  // Gives what was freed back to the system, instead of keeping some of it for reuse.
+  void Trim() { pages_->Trim(); }
 
   // Entries, as far as callers have reported what they inserted and erased: in batches, because a
   // counter that all writers touched for each block would be the slowest part of a write.
@@ -102,32 +103,34 @@ class BucketTable {
   std::uint64_t capacity() const { return capacity_.load(std::memory_order_relaxed); }
 
  private:
-  // Buckets after the last home bucket, so that passing on never wraps around. The number of
-  // buckets that an insertion may pass.
-  static constexpr int kTailBuckets = 8;
+  // Buckets after the last home bucket, so that passing on never wraps around; and so many may an
+  // insertion pass.
+  static constexpr int kTailBuckets = 24;
+  static_assert(kTailBuckets <= Bucket::kMaxReach);
   static constexpr std::uint32_t kMaxPages = 32;
   static constexpr std::size_t kMaxBuckets = kMaxPages * PageArena::kPageBytes / sizeof(Bucket);
   // A directory of 2^24 segments of a page would hold 64 GiB: deeper means that hashes are crowded
   // on purpose.
   static constexpr int kMaxDepth = 24;
-  // Share of the entries at which a segment grows. Beyond it, passed buckets cost readers more
-  // than memory saves.
-  static constexpr double kMaxLoad = 0.87;
-  static constexpr double kShrinkLoad = 0.5;
+  // Share of the entries in use at which a segment grows. Beyond it, passed buckets cost more than
+  // the memory is worth.
+  static constexpr double kMaxLoad = 0.82;
+  static constexpr double kGrowth = 1.3;
+  static constexpr double kShrinkLoad = 0.4;
 
   struct alignas(64) Segment {
     // Counted without atomic addition, which would be a quarter of the price of a store: writers
     // that meet lose a count once in a long while. It decides when to grow and is exact again in
     // every copy.
-    std::atomic<std::uint32_t> entries{0};
+    std::atomic<std::int32_t> entries{0};
     std::atomic<std::uint32_t> replacing{0};  // 1 from the start of a replacement on
     std::uint32_t home_buckets = 0;
     std::uint32_t pages = 0;
-    std::uint32_t limit = 0;  // entries at which it grows
-    int depth = 0;            // leading bits of the mixed hash that all its entries share
+    std::int32_t limit = 0;  // entries at which it grows
+    int depth = 0;           // leading bits of the mixed hash that all its entries share
 
-    std::uint32_t Count(std::uint32_t change) {
-      const std::uint32_t now = entries.load(std::memory_order_relaxed) + change;
+    std::int32_t Count(std::int32_t change) {
+      const std::int32_t now = entries.load(std::memory_order_relaxed) + change;
       entries.store(now, std::memory_order_relaxed);
       return now;
     }
@@ -194,22 +197,32 @@ class BucketTable {
     return true;
   }
   static bool InsertLater(Bucket* home, ChainHash hash, SetId id);
+  static SetId FindLater(const Bucket* home, ChainHash hash);
   // REQUIRES: the home bucket locked. Looks for the entry after *bucket, the home, and moves
   // *bucket to where it is; -1 if it is nowhere.
   static int LocateLater(ChainHash hash, Bucket** bucket);
-  // REQUIRES: `home` locked; an entry of `bucket`, which passed all from `home` on, was erased.
-  static void UncountPassed(Bucket* home, Bucket* bucket);
+  // REQUIRES: the home bucket locked; an entry of it was erased from `bucket`.
+  void UpdateReach(const Place& place, Bucket* bucket) const;
 
   Segment* NewSegment(std::uint32_t pages, int depth, MemoryUse use);
   Directory* NewDirectory(int depth, MemoryUse use);
   void FreeSegment(Segment* segment);
+
+  // Entries at which a segment of so many pages grows.
+  static std::int32_t Limit(std::uint32_t pages);
+  // The least size for so many entries among those that the segment with these leading bits may
+  // have, above `more_than` pages.
+  static std::uint32_t PagesFor(double entries, std::uint64_t mixed, int depth,
+                                std::uint32_t more_than);
 
   enum class Resize { kDone, kRaced, kNoMemory };
   // Makes room in the segment of `entry`, which covers `hash`.
   Resize Grow(Entry entry, ChainHash hash, MemoryUse use);
   // Copies the frozen `old` into one segment or, when `second` is given, two.
   bool CopyInto(Segment* old, Segment* first, Segment* second) const;
-  Resize Replace(Segment* old, std::uint64_t mixed, std::uint32_t pages, bool split, MemoryUse use);
+  // By one segment of first_pages or, unless second_pages is 0, two.
+  Resize Replace(Segment* old, std::uint64_t mixed, std::uint32_t first_pages,
+                 std::uint32_t second_pages, MemoryUse use);
   void Publish(std::uint64_t mixed, Segment* old, Segment* first, Segment* second);
   bool DeepenDirectory(int depth, MemoryUse use);
   void Retire(void* memory, std::uint32_t pages);
@@ -242,7 +255,7 @@ template <typename Transition>
     Bucket* const home = place.home;
     Bucket* bucket = home;
     int slot = bucket->Locate(hash);
-    if (slot < 0 && home->Passed()) slot = LocateLater(hash, &bucket);
+    if (slot < 0 && home->MayLieLater(hash)) slot = LocateLater(hash, &bucket);
     const SetId before = slot < 0 ? kEmptySet : bucket->set[slot].load(std::memory_order_relaxed);
     const SetId after = transition(before);
     if (after == before || after == kNoSet) {
@@ -257,8 +270,8 @@ template <typename Transition>
     Segment* const segment = SegmentOf(place.entry);
     if (after == kEmptySet) {
       bucket->set[slot].store(kEmptySet, std::memory_order_release);
-      if (bucket != home) UncountPassed(home, bucket);
-      segment->Count(~0u);
+      if (bucket != home) UpdateReach(place, bucket);
+      segment->Count(-1);
       home->Unlock();
       return {Outcome::kErased, before, after};
     }

@@ -9,8 +9,10 @@
 namespace warmpath::index_internal {
 
 // Why memory is wanted. Stores stop short of the bound, because removals need memory too (the set
-// without the target may be a new one) and must never be refused.
-enum class MemoryUse { kStore, kRemoval };
+// without the target may be a new one) and must never be refused. Fixed is what was
+// provided for otherwise: the first tables of an index of any bound, and copies made to save
+// memory.
+enum class MemoryUse { kStore, kRemoval, kFixed };
 
 // Thread-safe. Sizes in bytes.
 class MemoryAccount {
@@ -21,6 +23,10 @@ class MemoryAccount {
         store_limit_(bound_bytes == 0 ? bound_ : bound_ - Reserve(bound_)) {}
 
   bool Charge(std::uint64_t bytes, MemoryUse use) {
+    if (use == MemoryUse::kFixed) {
+      ForceCharge(bytes);
+      return true;
+    }
     const std::uint64_t limit = use == MemoryUse::kStore ? store_limit_ : bound_;
     std::uint64_t used = used_.load(std::memory_order_relaxed);
     do {

@@ -55,8 +55,7 @@ SetId SetTable::Intern(const SetNode& content, MemoryUse use) {
       continue;
     }
     if (Outdated(id)) {
-      // The sweep made sure beforehand that there is room for all copies.
-      id = Store(content, use, /*must=*/true);
+      id = Store(content, MemoryUse::kFixed);
       if (id == kNoSet) return kNoSet;
       shard.places[place].id = id;
     }
@@ -64,7 +63,7 @@ SetId SetTable::Intern(const SetNode& content, MemoryUse use) {
     return id;
   }
   if (shard.used + 1 >= shard.capacity) return kNoSet;
-  const SetId id = Store(content, use, /*must=*/false);
+  const SetId id = Store(content, use);
   if (id == kNoSet) return kNoSet;
   Mark(id);
   shard.places[place] = {id, content.hash};
@@ -109,12 +108,12 @@ void SetTable::ErasePlace(Shard* shard, std::uint32_t place) {
   --shard->used;
 }
 
-bool SetTable::NewChunk(MemoryUse use, bool must) {
+bool SetTable::NewChunk(MemoryUse use, Cursor* cursor) {
   const std::size_t half_bytes = std::size_t{half_units_} * kUnitBytes;
   const std::size_t offset = chunks_ * kChunkBytes;
   if (offset + kChunkBytes > half_bytes) return false;
-  if (must) {
-    account_->ForceCharge(kChunkBytes);
+  if (use == MemoryUse::kFixed && set_aside_ >= kChunkBytes) {
+    set_aside_ -= kChunkBytes;
   } else if (!account_->Charge(kChunkBytes, use)) {
     return false;
   }
@@ -122,10 +121,10 @@ bool SetTable::NewChunk(MemoryUse use, bool must) {
     account_->Release(kChunkBytes);
     return false;
   }
-  if (next_ != chunk_end_) PushFree(next_, chunk_end_ - next_);
+  if (cursor->next != cursor->end) PushFree(cursor->next, cursor->end - cursor->next);
   const SetId begin = half_ * half_units_ + chunks_ * kChunkUnits;
-  next_ = begin + kMarkUnits;
-  chunk_end_ = begin + kChunkUnits;
+  cursor->next = begin + kMarkUnits;
+  cursor->end = begin + kChunkUnits;
   ++chunks_;
   arena_bytes_.fetch_add(kChunkBytes, std::memory_order_relaxed);
   return true;
@@ -142,18 +141,19 @@ void SetTable::PushFree(SetId id, std::uint32_t units) {
   }
 }
 
-SetId SetTable::Store(const SetNode& content, MemoryUse use, bool must) {
+SetId SetTable::Store(const SetNode& content, MemoryUse use) {
   const std::uint32_t units = UnitsFor(content);
   SetId id;
   {
     PlainLock lock(&arena_mu_);
+    Cursor* const cursor = use == MemoryUse::kFixed ? &copies_ : &new_sets_;
     id = free_[units];
     if (id != kEmptySet) {
       std::memcpy(&free_[units], base_ + id * kUnitBytes, sizeof(SetId));
     } else {
-      if (chunk_end_ - next_ < units && !NewChunk(use, must)) return kNoSet;
-      id = next_;
-      next_ += units;
+      if (cursor->end - cursor->next < units && !NewChunk(use, cursor)) return kNoSet;
+      id = cursor->next;
+      cursor->next += units;
     }
     used_units_.fetch_add(units, std::memory_order_relaxed);
   }
@@ -171,6 +171,10 @@ void SetTable::ClearMarks() {
   }
 }
 
+bool SetTable::CanCompact() const {
+  return account_->used() + RoomForCopies() <= account_->bound();
+}
+
 void SetTable::BeginCycle(bool compact) {
   sweep_shard_ = 0;
   sweep_place_ = 0;
@@ -181,10 +185,12 @@ void SetTable::BeginCycle(bool compact) {
   PlainLock lock(&arena_mu_);
   outdated_begin_.store(half_ * half_units_, std::memory_order_relaxed);
   outdated_units_.store(chunks_ * kChunkUnits, std::memory_order_release);
+  set_aside_ = RoomForCopies();
+  account_->ForceCharge(set_aside_);
   half_ = 1 - half_;
   chunks_ = 0;
-  next_ = 0;
-  chunk_end_ = 0;
+  new_sets_ = {};
+  copies_ = {};
   free_.fill(kEmptySet);
   used_units_.store(0, std::memory_order_relaxed);
 }
@@ -241,6 +247,8 @@ void SetTable::EndCycle() {
   ChargeRetired();
   const std::uint32_t outdated = outdated_units_.load(std::memory_order_relaxed);
   if (outdated == 0) return;
+  account_->Release(set_aside_);
+  set_aside_ = 0;
   const std::size_t bytes = outdated * kUnitBytes;
   range_.Discard(outdated_begin_.load(std::memory_order_relaxed) * kUnitBytes, bytes);
   outdated_units_.store(0, std::memory_order_relaxed);

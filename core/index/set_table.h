@@ -46,8 +46,10 @@ class SetTable {
   // The sweep's side; one thread at a time.
   //
   // Starts a cycle: nothing is marked. With `compact`, every set counts as outdated until Intern
-  // was called with its content.
+  // was called with its content; copies draw on memory that is set aside here, under
+  // MemoryUse::kFixed. REQUIRES: CanCompact(), if so.
   void BeginCycle(bool compact);
+  bool CanCompact() const;
   bool Marked(SetId id) const {
     return (MarkWord(id).load(std::memory_order_relaxed) & MarkBit(id)) != 0;
   }
@@ -115,9 +117,16 @@ class SetTable {
   static void ErasePlace(Shard* shard, std::uint32_t place)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard->mu);
 
-  // A copy of `content` in the arena. With `must`, over the bound if need be.
-  SetId Store(const SetNode& content, MemoryUse use, bool must);
-  bool NewChunk(MemoryUse use, bool must) ABSL_EXCLUSIVE_LOCKS_REQUIRED(arena_mu_);
+  // A copy of `content` in the arena.
+  SetId Store(const SetNode& content, MemoryUse use);
+  // Where new sets go. Copies of a compaction have chunks of their own, so that writers cannot use
+  // up what was set aside for them.
+  struct Cursor {
+    SetId next = 0;  // free up to `end`
+    SetId end = 0;
+  };
+  bool NewChunk(MemoryUse use, Cursor* cursor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(arena_mu_);
+  std::uint64_t RoomForCopies() const { return used_bytes() / 8 * 9 + 2 * kChunkBytes; }
   void PushFree(SetId id, std::uint32_t units) ABSL_EXCLUSIVE_LOCKS_REQUIRED(arena_mu_);
   void ClearMarks();
   void ChargeRetired();
@@ -135,8 +144,9 @@ class SetTable {
   PlainMutex arena_mu_;
   std::uint32_t half_ ABSL_GUARDED_BY(arena_mu_) = 0;    // 0 or 1: the half in use
   std::uint32_t chunks_ ABSL_GUARDED_BY(arena_mu_) = 0;  // of that half
-  SetId next_ ABSL_GUARDED_BY(arena_mu_) = 0;            // free up to chunk_end_
-  SetId chunk_end_ ABSL_GUARDED_BY(arena_mu_) = 0;
+  Cursor new_sets_ ABSL_GUARDED_BY(arena_mu_);
+  Cursor copies_ ABSL_GUARDED_BY(arena_mu_);
+  std::uint64_t set_aside_ ABSL_GUARDED_BY(arena_mu_) = 0;  // charged for copies, not yet used
   // Heads of lists of free runs by length; a free run's first word is the next one's id.
   std::array<SetId, kMaxUnits + 1> free_ ABSL_GUARDED_BY(arena_mu_){};
   std::atomic<std::uint64_t> used_units_{0};

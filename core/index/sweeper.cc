@@ -12,7 +12,7 @@ constexpr std::uint64_t kLeastCreated = 4096;
 // Near the bound it begins earlier.
 constexpr std::uint64_t kPressurePercent = 85;
 // Below this much, holes are not worth the copying.
-constexpr std::uint64_t kLeastCompaction = std::uint64_t{2} << 20;
+constexpr std::uint64_t kLeastCompaction = std::uint64_t{1} << 19;
 constexpr std::uint64_t kLeastShrink = 1 << 16;  // entries
 // Interning finds a translation again; remembering it is only faster.
 constexpr std::size_t kMostTranslations = 1 << 16;
@@ -87,21 +87,22 @@ bool Sweeper::ShouldBegin() const {
   if (slots_->AnyClosed()) return true;
   const std::uint64_t created = sets_->created() - created_;
   if (created > std::max(kLeastCreated, sets_->sets() / 2)) return true;
+  // Each set in use is the set of some entry.
+  if (sets_->sets() > table_->entries() + std::max(kLeastCreated, sets_->sets() / 4)) return true;
   if (account_->used() > account_->store_limit() / 100 * kPressurePercent &&
       created > std::max<std::uint64_t>(64, sets_->sets() / 16)) {
     return true;
   }
-  if (sets_->arena_bytes() > kLeastCompaction && sets_->used_bytes() < sets_->arena_bytes() / 2) {
-    return account_->used() + sets_->used_bytes() < account_->bound();
-  }
+  if (WantsCompaction()) return true;
   // A table of smallest segments stays sparse: once tried, only for a real change.
   return table_->capacity() > kLeastShrink && table_->entries() < table_->capacity() * 2 / 5 &&
          (table_->entries() < end_entries_ / 2 || table_->capacity() > end_capacity_ * 5 / 4);
 }
 
 void Sweeper::Begin() {
-  any_dead_ = slots_->AnyClosed();
   dead_mask_ = slots_->BeginSweep();
+  any_dead_ = std::any_of(dead_mask_.begin(), dead_mask_.end(),
+                          [](std::uint64_t word) { return word != 0; });
   complete_ = true;
   if (!any_dead_) {
     ClearMarks();
@@ -111,10 +112,13 @@ void Sweeper::Begin() {
   Await(Phase::kAwaitDead);
 }
 
+bool Sweeper::WantsCompaction() const {
+  return sets_->arena_bytes() > kLeastCompaction &&
+         sets_->used_bytes() < sets_->arena_bytes() / 2 && sets_->CanCompact();
+}
+
 void Sweeper::ClearMarks() {
-  compacting_ = sets_->arena_bytes() > kLeastCompaction &&
-                sets_->used_bytes() < sets_->arena_bytes() / 2 &&
-                account_->used() + sets_->used_bytes() < account_->bound();
+  compacting_ = WantsCompaction();
   sets_->BeginCycle(compacting_);
   generation_.fetch_add(1, std::memory_order_release);
   Await(Phase::kAwaitMarks);
@@ -148,8 +152,8 @@ void Sweeper::Walk(std::size_t* budget) {
   position_ = next;
   if (next != 0) return;
   translations_ = {};
-  // Copies of sets must be complete before the originals may go.
   if (compacting_ && !complete_) {
+    // The system refuses memory. The originals may not go before the copies are complete: walk on.
     complete_ = true;
     return;
   }
@@ -159,6 +163,8 @@ void Sweeper::Walk(std::size_t* budget) {
 void Sweeper::End() {
   sets_->EndCycle();
   slots_->EndSweep(complete_);
+  table_->Reclaim();
+  table_->Trim();
   created_ = sets_->created();
   end_entries_ = table_->entries();
   end_capacity_ = table_->capacity();
@@ -191,15 +197,21 @@ SetId Sweeper::Translate(SetId id) {
     sets_->Mark(id);
     return id;
   }
+  // In a compacting cycle the room for all that is kept was set aside.
+  const MemoryUse use = compacting_ ? MemoryUse::kFixed : MemoryUse::kRemoval;
   SetId to = kEmptySet;
   if (dirty) {
     builder_.Load(node);
     builder_.RemoveSlots(dead_mask_);
-    if (builder_.count() > 0) to = sets_->Intern(*builder_.Finish(), MemoryUse::kRemoval);
+    if (builder_.count() > 0) to = sets_->Intern(*builder_.Finish(), use);
   } else {
-    to = sets_->Intern(node, MemoryUse::kRemoval);
+    to = sets_->Intern(node, use);
   }
-  if (to == SetTable::kNoSet) return to;
+  if (to == SetTable::kNoSet) {
+    // It stays in the table, dead slots and all, and so must the set; another cycle will try again.
+    sets_->Mark(id);
+    return to;
+  }
   if (translations_.size() >= kMostTranslations) translations_.clear();
   translations_.emplace(id, to);
   return to;

@@ -70,6 +70,7 @@ class Sweeper {
   enum class Phase { kIdle, kAwaitDead, kAwaitMarks, kWalk, kSweepSets, kAwaitEnd };
 
   bool ShouldBegin() const;
+  bool WantsCompaction() const;
   void Begin();
   void ClearMarks();
   void Walk(std::size_t* budget);

@@ -1,0 +1,209 @@
+#include "core/index/bucket_table.h"
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "core/base/random.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace warmpath::index_internal {
+namespace {
+
+using Outcome = BucketTable::Outcome;
+
+constexpr std::uint64_t kSeed = 12345;
+
+class BucketTableTest : public ::testing::Test {
+ protected:
+  BucketTableTest() { Rebuild(0); }
+
+  void Rebuild(std::uint64_t bound) {
+    table_.reset();
+    pages_.reset();
+    account_ = std::make_unique<MemoryAccount>(bound);
+    pages_ = std::make_unique<PageArena>(std::size_t{1} << 34, account_.get());
+    table_ = std::make_unique<BucketTable>(kSeed, pages_.get(), &epochs_);
+  }
+  Outcome Set(ChainHash hash, SetId id, MemoryUse use = MemoryUse::kStore) {
+    const EpochDomain::Pin pin(&epochs_);
+    return table_->Apply(table_->PlaceToWrite(hash), hash, use, [id](SetId) { return id; }).outcome;
+  }
+  SetId Find(ChainHash hash) {
+    const EpochDomain::Pin pin(&epochs_);
+    return table_->Find(hash);
+  }
+  std::map<ChainHash, SetId> Content() {
+    std::map<ChainHash, SetId> content;
+    std::uint64_t position = 0;
+    do {
+      const EpochDomain::Pin pin(&epochs_);
+      position = table_->VisitSegment(position, [&](ChainHash hash, SetId id) {
+        EXPECT_TRUE(content.emplace(hash, id).second);
+      });
+    } while (position != 0);
+    return content;
+  }
+  void ShrinkAll() {
+    std::uint64_t position = 0;
+    do {
+      const EpochDomain::Pin pin(&epochs_);
+      table_->ShrinkSegment(position);
+      position = table_->VisitSegment(position, [](ChainHash, SetId) {});
+    } while (position != 0);
+    table_->Reclaim();
+    pages_->Trim();
+  }
+
+  // The hash that the table mixes into `mixed`.
+  static ChainHash HashMixedTo(std::uint64_t mixed) {
+    constexpr std::uint64_t kFactor = 0x9E3779B97F4A7C15ULL;
+    std::uint64_t inverse = kFactor;  // Newton's iteration modulo 2^64
+    for (int i = 0; i < 6; ++i) inverse *= 2 - kFactor * inverse;
+    return ((mixed ^ (mixed >> 32)) * inverse) ^ kSeed;
+  }
+
+  EpochDomain epochs_;
+  std::unique_ptr<MemoryAccount> account_;
+  std::unique_ptr<PageArena> pages_;
+  std::unique_ptr<BucketTable> table_;
+};
+
+TEST_F(BucketTableTest, SaysWhatItDid) {
+  EXPECT_EQ(Find(0), kEmptySet);
+  EXPECT_EQ(Set(0, kEmptySet), Outcome::kUnchanged);
+  EXPECT_EQ(Set(0, 5), Outcome::kInserted);
+  EXPECT_EQ(Set(0, 5), Outcome::kUnchanged);
+  EXPECT_EQ(Set(0, 6), Outcome::kChanged);
+  EXPECT_EQ(Find(0), 6u);
+  EXPECT_EQ(Set(0, BucketTable::kNoSet), Outcome::kNoMemory);
+  EXPECT_EQ(Find(0), 6u);
+  EXPECT_EQ(Set(0, kEmptySet), Outcome::kErased);
+  EXPECT_EQ(Find(0), kEmptySet);
+}
+
+TEST_F(BucketTableTest, AgreesWithAMapThroughGrowthAndShrinking) {
+  Random random(1);
+  std::map<ChainHash, SetId> truth;
+  std::vector<ChainHash> hashes(60'000);
+  for (ChainHash& hash : hashes) hash = random();
+  for (const int adds : {90, 50, 10, 95, 2}) {
+    for (int i = 0; i < 60'000; ++i) {
+      const ChainHash hash = hashes[random.Below(hashes.size())];
+      if (random.Below(100) < static_cast<std::uint64_t>(adds)) {
+        const auto id = static_cast<SetId>(1 + random.Below(1000));
+        Set(hash, id);
+        truth[hash] = id;
+      } else {
+        EXPECT_EQ(Set(hash, kEmptySet), truth.erase(hash) ? Outcome::kErased : Outcome::kUnchanged);
+      }
+    }
+    ASSERT_EQ(Content(), truth);
+    for (int i = 0; i < 1000; ++i) {
+      const ChainHash hash = hashes[random.Below(hashes.size())];
+      ASSERT_EQ(Find(hash), truth.contains(hash) ? truth[hash] : kEmptySet);
+    }
+    ShrinkAll();
+    ASSERT_EQ(Content(), truth);
+  }
+}
+
+TEST_F(BucketTableTest, GrowsInSmallSteps) {
+  Random random(2);
+  std::uint64_t previous = account_->used();
+  std::uint64_t entries = 0;
+  double largest_step = 0;
+  double most_per_entry = 0;
+  while (entries < 2'000'000) {
+    for (int i = 0; i < 10'000; ++i, ++entries) Set(random(), 1);
+    table_->Reclaim();
+    pages_->Trim();
+    const std::uint64_t used = account_->used();
+    if (entries > 500'000) {
+      largest_step =
+          std::max(largest_step, static_cast<double>(used) / static_cast<double>(previous));
+      most_per_entry =
+          std::max(most_per_entry, static_cast<double>(used) / static_cast<double>(entries));
+    }
+    previous = used;
+  }
+  EXPECT_LT(largest_step, 1.25);
+  EXPECT_LT(most_per_entry, 20.0);
+}
+
+TEST_F(BucketTableTest, ShrinksToWhatIsLeft) {
+  Random random(3);
+  std::vector<ChainHash> hashes(1'000'000);
+  for (ChainHash& hash : hashes) Set(hash = random(), 1);
+  table_->Reclaim();
+  pages_->Trim();
+  const std::uint64_t full = account_->used();
+  for (std::size_t i = 0; i < hashes.size(); ++i) {
+    if (i % 10 != 0) Set(hashes[i], kEmptySet);
+  }
+  ShrinkAll();
+  EXPECT_LT(account_->used(), full / 5);
+  EXPECT_EQ(Content().size(), hashes.size() / 10);
+}
+
+TEST_F(BucketTableTest, AReplacedSegmentOutlivesItsReaders) {
+  Set(1, 1);
+  const EpochDomain::Pin pin(&epochs_);
+  const BucketTable::Place place = table_->PlaceToRead(1);
+  Random random(4);
+  for (int i = 0; i < 100'000; ++i) Set(random(), 2);
+  table_->Reclaim();
+  pages_->Trim();
+  EXPECT_EQ(BucketTable::FindAt(place, 1), 1u) << "as it was when the place was made";
+  Set(1, 9);  // the writer finds the segment of today
+  EXPECT_EQ(table_->Find(1), 9u);
+}
+
+// Hashes that all want the same bucket. An agent that knew the seed could send them.
+TEST_F(BucketTableTest, CrowdedHashesAreRefusedAndHurtNobody) {
+  Random random(5);
+  std::set<ChainHash> others;
+  for (int i = 0; i < 5'000; ++i) others.insert(random());
+  for (const ChainHash hash : others) ASSERT_EQ(Set(hash, 1), Outcome::kInserted);
+  int refused = 0;
+  std::set<ChainHash> crowded;
+  for (std::uint64_t i = 0; i < 3'000; ++i) {
+    // Equal low words and equal leading bits: one bucket, in one segment, at every size.
+    const ChainHash hash = HashMixedTo(i << 32 | 0x12345678);
+    const Outcome outcome = Set(hash, 2);
+    if (outcome == Outcome::kNoMemory) ++refused;
+    if (outcome == Outcome::kInserted) crowded.insert(hash);
+  }
+  EXPECT_GT(refused, 2'000);
+  EXPECT_LT(account_->used(), std::uint64_t{16} << 20);
+  for (const ChainHash hash : others) EXPECT_EQ(Find(hash), 1u);
+  for (const ChainHash hash : crowded) EXPECT_EQ(Find(hash), 2u);
+  for (const ChainHash hash : crowded) EXPECT_EQ(Set(hash, kEmptySet), Outcome::kErased);
+  EXPECT_EQ(Content().size(), others.size());
+}
+
+TEST_F(BucketTableTest, StoresEndAtTheBoundAndRemovalsGoOn) {
+  Rebuild(std::uint64_t{4} << 20);
+  Random random(6);
+  std::vector<ChainHash> stored;
+  int refused = 0;
+  while (refused < 1000) {
+    const ChainHash hash = random();
+    if (Set(hash, 1) == Outcome::kInserted) {
+      stored.push_back(hash);
+    } else {
+      ++refused;
+    }
+    ASSERT_LE(account_->used(), account_->bound());
+    ASSERT_LT(stored.size(), 400'000u);
+  }
+  EXPECT_GT(stored.size(), 180'000u) << "the bound is made use of";
+  for (const ChainHash hash : stored) ASSERT_EQ(Set(hash, kEmptySet), Outcome::kErased);
+  for (int i = 0; i < 1000; ++i) EXPECT_EQ(Set(random(), 1), Outcome::kInserted);
+}
+
+}  // namespace
+}  // namespace warmpath::index_internal

@@ -15,6 +15,7 @@
 #include "client/replay/live_runner.h"
 #include "client/replay/progress.h"
 #include "client/replay/result.h"
+#include "client/replay/sim_command.h"
 #include "core/base/clock.h"
 #include "core/base/flag_names.h"
 #include "core/base/status.h"
@@ -31,7 +32,9 @@ ABSL_FLAG(double, speed_factor, 1, "how many times faster than the profile the e
 ABSL_FLAG(uint32_t, engines, 4, "number of engines that the arrivals are meant for");
 ABSL_FLAG(double, utilisation, 0.6,
           "arrivals as a share of the fleet's prefill capacity without hits");
-ABSL_FLAG(uint32_t, block_size, 16, "tokens per block, for the count of distinct blocks");
+ABSL_FLAG(uint32_t, block_size, 0,
+          "tokens per block: for the count of distinct blocks (0: 16), for the engines and the "
+          "router of sim (0: 512 for a trace, else 64)");
 ABSL_FLAG(uint32_t, chats, 240, "generator: chats");
 ABSL_FLAG(uint32_t, turns, 6, "generator: turns of each chat");
 ABSL_FLAG(uint32_t, agent_loops, 20, "generator: agent loops");
@@ -41,7 +44,7 @@ ABSL_FLAG(std::string, router, "127.0.0.1:9002", "live: gRPC address of the rout
 ABSL_FLAG(std::string, model, "warmpath-demo", "live: model name");
 ABSL_FLAG(std::string, policy, "", "live: policy sent with each pick; empty: the pool's");
 ABSL_FLAG(std::string, json, "", "file for the result as JSON; '-' for standard output");
-ABSL_FLAG(bool, progress, true, "live: show progress on standard error");
+ABSL_FLAG(bool, progress, true, "live and sim: show progress on standard error");
 
 namespace warmpath::replay {
 namespace {
@@ -51,7 +54,15 @@ constexpr char kUsage[] =
     "  warmpath-replay [FLAGS] describe   the workload in one line (and --json): tokens, blocks, "
     "time\n"
     "  warmpath-replay [FLAGS] live       runs it against a live router and engines as a thin "
-    "proxy";
+    "proxy\n"
+    "  warmpath-replay [FLAGS] sim        simulates fleets under several policies and compares "
+    "them";
+
+// Blocks that are only counted.
+std::uint32_t CountedBlockSize() {
+  const std::uint32_t size = absl::GetFlag(FLAGS_block_size);
+  return size == 0 ? 16 : size;
+}
 
 absl::StatusOr<Workload> BuildWorkload() {
   WARMPATH_ASSIGN_OR_RETURN(const EngineProfile profile,
@@ -67,7 +78,7 @@ absl::StatusOr<Workload> BuildWorkload() {
     options.agent_loops = absl::GetFlag(FLAGS_agent_loops);
     options.siblings = absl::GetFlag(FLAGS_siblings);
     options.agent_steps = absl::GetFlag(FLAGS_agent_steps);
-    options.block_size = absl::GetFlag(FLAGS_block_size);
+    options.block_size = CountedBlockSize();
     options.profile = profile;
     options.engines = engines;
     options.speed_factor = speed;
@@ -82,7 +93,8 @@ absl::StatusOr<Workload> BuildWorkload() {
                             ReadTrace(absl::GetFlag(FLAGS_trace), absl::GetFlag(FLAGS_requests)));
   TraceWorkloadOptions options{.seed = absl::GetFlag(FLAGS_seed),
                                .requests_per_s = absl::GetFlag(FLAGS_rate),
-                               .block_size = absl::GetFlag(FLAGS_block_size)};
+                               .block_size = CountedBlockSize(),
+                               .next_turns = false};
   WARMPATH_ASSIGN_OR_RETURN(Workload workload, WorkloadFromTrace(rows, options));
   if (options.requests_per_s == 0) {
     const double seconds = ColdPrefillSeconds(workload, profile) / speed / engines / utilisation;
@@ -158,6 +170,7 @@ absl::Status Run(const std::vector<char*>& args) {
   const std::string command = args[1];
   if (command == "describe") return Describe();
   if (command == "live") return Live();
+  if (command == "sim") return RunSim();
   return absl::InvalidArgumentError(absl::StrCat("unknown command \"", command, "\"; see --help"));
 }
 

@@ -153,6 +153,9 @@ void EngineModel::AdmitWaiting() {
     }
     sequence.full_blocks = static_cast<std::uint32_t>(hits);
     sequence.computed = static_cast<std::uint32_t>(hits) * block_size;
+    if (request.given_tokens > sequence.computed) {
+      Advance(sequence, request.given_tokens - sequence.computed);
+    }
     result_.admitted.push_back({.id = request.id, .cached_tokens = sequence.computed});
     running_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();

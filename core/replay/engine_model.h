@@ -85,6 +85,9 @@ struct EngineRequest {
   // Names of the full blocks of prompt + output, in order. May be shorter: blocks beyond its end
   // are computed but never named. Distinct within one request.
   std::vector<BlockKey> keys = {};
+  // Leading prompt tokens whose KV comes from outside instead of being computed: whole blocks,
+  // fewer than prompt_tokens. They take room like computed ones. For bounds; 0 in any real engine.
+  std::uint32_t given_tokens = 0;
 };
 
 // One change of the cache, in the order in which it happened.

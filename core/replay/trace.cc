@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/random.h"
@@ -80,31 +83,118 @@ absl::StatusOr<std::vector<TraceRow>> ReadTrace(const std::string& path, std::si
   return rows;
 }
 
+std::vector<std::int32_t> NextTurns(const std::vector<TraceRow>& rows) {
+  std::vector<std::int32_t> previous(rows.size(), kNoRequest);
+  absl::flat_hash_set<std::uint64_t> seen;
+  // Rows without a next turn yet, by their number of full blocks and the last one's id.
+  absl::flat_hash_map<std::pair<std::size_t, std::uint64_t>, std::vector<std::int32_t>> open;
+  for (std::size_t j = 0; j < rows.size(); ++j) {
+    const std::vector<std::uint64_t>& ids = rows[j].hash_ids;
+    const auto fresh = static_cast<std::size_t>(
+        std::find_if(ids.begin(), ids.end(), [&](std::uint64_t id) { return !seen.contains(id); }) -
+        ids.begin());
+    if (fresh > 0 && fresh < ids.size()) {
+      std::vector<std::int32_t>& holders = open[{fresh, ids[fresh - 1]}];
+      const auto it = std::find_if(holders.rbegin(), holders.rend(), [&](std::int32_t k) {
+        const TraceRow& row = rows[static_cast<std::size_t>(k)];
+        return rows[j].input_length >= std::uint64_t{row.input_length} + row.output_length;
+      });
+      if (it != holders.rend()) {
+        previous[j] = *it;
+        holders.erase(std::next(it).base());
+      }
+    }
+    seen.insert(ids.begin(), ids.end());
+    const std::size_t full = rows[j].input_length / kTraceBlockTokens;
+    if (full > 0) open[{full, ids[full - 1]}].push_back(static_cast<std::int32_t>(j));
+  }
+  return previous;
+}
+
+namespace {
+
+// Ids of different copies never meet, nor those of answers: outputs get contents of their own.
+constexpr std::uint64_t kCopyContent = std::uint64_t{1} << 49;
+constexpr std::uint64_t kOutputContent = std::uint64_t{1} << 48;
+constexpr std::uint32_t kMaxCopies = 4'096;
+
+static_assert(kShownBlockTokens == kTraceBlockTokens);
+
+// The blocks of `next` that are inside prompt and answer of `row`.
+std::vector<std::uint64_t> ShownBlocks(const TraceRow& row, const TraceRow& next,
+                                       std::uint64_t base) {
+  const std::size_t first = row.input_length / kTraceBlockTokens;
+  const std::size_t end = (std::size_t{row.input_length} + row.output_length) / kTraceBlockTokens;
+  std::vector<std::uint64_t> blocks;
+  for (std::size_t i = first; i < end && i < next.hash_ids.size(); ++i) {
+    blocks.push_back(base + next.hash_ids[i]);
+  }
+  return blocks;
+}
+
+}  // namespace
+
 absl::StatusOr<Workload> WorkloadFromTrace(const std::vector<TraceRow>& rows,
                                            const TraceWorkloadOptions& options) {
   if (rows.empty()) return absl::InvalidArgumentError("the trace has no rows");
+  if (options.copies == 0 || options.copies > kMaxCopies) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("copies: ", options.copies, "; must be 1 to ", kMaxCopies));
+  }
+  std::vector<std::int32_t> previous(rows.size(), kNoRequest);
+  if (options.next_turns) previous = NextTurns(rows);
+  std::vector<std::int32_t> next(rows.size(), kNoRequest);
+  for (std::size_t j = 0; j < rows.size(); ++j) {
+    if (previous[j] != kNoRequest) {
+      next[static_cast<std::size_t>(previous[j])] = static_cast<std::int32_t>(j);
+    }
+  }
+
   Random random(options.seed);
   Workload workload;
-  // Outputs get contents of their own, above every id of the trace.
-  constexpr std::uint64_t kOutputContent = std::uint64_t{1} << 48;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const TraceRow& row = rows[i];
-    if (row.input_length == 0) continue;
-    ReplayRequest request;
-    request.arrival_s = row.timestamp_ms / 1000 + random.Unit() * options.bucket_s;
-    std::uint32_t left = row.input_length;
-    for (const std::uint64_t id : row.hash_ids) {
-      const std::uint32_t take = std::min(left, kTraceBlockTokens);
-      request.prompt.push_back({.content = id, .tokens = take});
-      left -= take;
+  for (std::uint32_t copy = 0; copy < options.copies; ++copy) {
+    const std::uint64_t base = copy * kCopyContent;
+    const auto first_index = static_cast<std::int32_t>(copy * rows.size());
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const TraceRow& row = rows[i];
+      ReplayRequest request;
+      request.arrival_s =
+          row.timestamp_ms / 1000 + copy * options.copy_shift_s + random.Unit() * options.bucket_s;
+      std::uint32_t left = row.input_length;
+      for (const std::uint64_t id : row.hash_ids) {
+        const std::uint32_t take = std::min(left, kTraceBlockTokens);
+        request.prompt.push_back({.content = base + id, .tokens = take});
+        left -= take;
+      }
+      request.output_content = base + kOutputContent + i;
+      request.output_tokens = std::max<std::uint32_t>(1, row.output_length);
+      if (previous[i] != kNoRequest) request.previous_turn = first_index + previous[i];
+      if (next[i] != kNoRequest) {
+        request.shown_blocks = ShownBlocks(row, rows[static_cast<std::size_t>(next[i])], base);
+      }
+      workload.requests.push_back(std::move(request));
     }
-    request.output_content = kOutputContent + i;
-    request.output_tokens = std::max<std::uint32_t>(1, row.output_length);
-    workload.requests.push_back(std::move(request));
   }
-  std::stable_sort(
-      workload.requests.begin(), workload.requests.end(),
-      [](const ReplayRequest& a, const ReplayRequest& b) { return a.arrival_s < b.arrival_s; });
+  // By arrival, without the rows that ask for nothing.
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < workload.requests.size(); ++i) {
+    if (!workload.requests[i].prompt.empty()) order.push_back(i);
+  }
+  if (order.empty()) return absl::InvalidArgumentError("the trace has no row with a prompt");
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return workload.requests[a].arrival_s < workload.requests[b].arrival_s;
+  });
+  std::vector<std::int32_t> position(workload.requests.size(), kNoRequest);
+  std::vector<ReplayRequest> sorted;
+  for (const std::size_t i : order) {
+    position[i] = static_cast<std::int32_t>(sorted.size());
+    ReplayRequest request = std::move(workload.requests[i]);
+    if (request.previous_turn != kNoRequest) {
+      request.previous_turn = position[static_cast<std::size_t>(request.previous_turn)];
+    }
+    sorted.push_back(std::move(request));
+  }
+  workload.requests = std::move(sorted);
   const double first = workload.requests.front().arrival_s;
   const double span = workload.requests.back().arrival_s - first;
   double scale = 1;
@@ -117,6 +207,7 @@ absl::StatusOr<Workload> WorkloadFromTrace(const std::vector<TraceRow>& rows,
   workload.duration_s = workload.requests.back().arrival_s;
   Summarise(options.block_size, &workload);
   workload.description = absl::StrCat(workload.requests.size(), " requests of a trace");
+  if (options.copies > 1) absl::StrAppend(&workload.description, ", ", options.copies, " copies");
   return workload;
 }
 

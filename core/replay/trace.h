@@ -32,7 +32,19 @@ struct TraceWorkloadOptions {
   // Mean request rate; 0 keeps the trace's own times.
   double requests_per_s = 0;
   std::uint32_t block_size = 16;  // for Workload::distinct_blocks
+  // The trace so many times over, each copy with contents of its own and starting `copy_shift_s` of
+  // the trace's time after the one before: more of the same traffic, for larger fleets.
+  std::uint32_t copies = 1;
+  double copy_shift_s = 30;
+  // Answers that the next turn repeats are the same blocks there (NextTurns).
+  bool next_turns = true;
 };
+
+// For each row the one whose next turn it is, or kNoRequest. Row k's next turn is a later row whose
+// first block that no earlier row has stands where k's full prompt blocks end, that agrees with k
+// up to there, and whose length is at least input + output of k; of several k the latest, each k
+// once. Traces name prompts alone: what a turn's answer was shows only in the turn after it.
+std::vector<std::int32_t> NextTurns(const std::vector<TraceRow>& rows);
 
 // A block's content is its id, so that equal ids give equal tokens.
 absl::StatusOr<Workload> WorkloadFromTrace(const std::vector<TraceRow>& rows,

@@ -53,35 +53,56 @@ double ColdPrefillSeconds(const Workload& workload, const EngineProfile& profile
   return seconds;
 }
 
+std::vector<BlockKey> BlockKeys(const ReplayRequest& request, std::uint32_t block_size) {
+  // A block is named by everything up to its end, so hash the pieces as they come. Runs that end
+  // inside a block carry over: the piece boundaries are part of the name, as the content is.
+  std::vector<BlockKey> keys;
+  const std::uint64_t prompt_tokens = request.PromptTokens();
+  const std::uint64_t total = prompt_tokens + request.output_tokens;
+  keys.reserve(total / block_size);
+  std::uint64_t chain = 0;
+  std::uint64_t filled = 0;  // tokens of the block under way
+  const auto add = [&](std::uint64_t content, std::uint64_t length) {
+    std::uint64_t position = 0;
+    while (position < length) {
+      const std::uint64_t take = std::min<std::uint64_t>(length - position, block_size - filled);
+      chain = Mix(chain ^ Mix(content * 31 + Mix(position + 1)) ^ Mix(take + 77));
+      position += take;
+      filled += take;
+      if (filled == block_size) {
+        keys.push_back(chain);
+        filled = 0;
+      }
+    }
+  };
+  const bool shown = !request.shown_blocks.empty();
+  std::uint64_t left =
+      shown ? prompt_tokens / kShownBlockTokens * kShownBlockTokens : prompt_tokens;
+  for (const PromptSegment& segment : request.prompt) {
+    const std::uint64_t take = std::min<std::uint64_t>(left, segment.tokens);
+    add(segment.content, take);
+    left -= take;
+  }
+  std::uint64_t covered =
+      shown ? prompt_tokens / kShownBlockTokens * kShownBlockTokens : prompt_tokens;
+  for (const std::uint64_t content : request.shown_blocks) {
+    add(content, kShownBlockTokens);
+    covered += kShownBlockTokens;
+  }
+  if (covered < total) add(request.output_content, total - covered);
+  return keys;
+}
+
 void Summarise(std::uint32_t block_size, Workload* workload) {
   workload->block_size = block_size;
   workload->prompt_tokens = 0;
   workload->output_tokens = 0;
-  // A block is named by everything up to its end, so hash the pieces as they come. Runs that end
-  // inside a block carry over: the piece boundaries are part of the name, as the content is.
-  absl::flat_hash_set<std::uint64_t> blocks;
+  absl::flat_hash_set<BlockKey> blocks;
   for (const ReplayRequest& request : workload->requests) {
     workload->output_tokens += request.output_tokens;
-    std::uint64_t chain = 0;
-    std::uint64_t filled = 0;  // tokens of the block under way
-    const auto add = [&](std::uint64_t content, std::uint64_t length) {
-      std::uint64_t position = 0;
-      while (position < length) {
-        const std::uint64_t take = std::min<std::uint64_t>(length - position, block_size - filled);
-        chain = Mix(chain ^ Mix(content * 31 + Mix(position + 1)) ^ Mix(take + 77));
-        position += take;
-        filled += take;
-        if (filled == block_size) {
-          blocks.insert(chain);
-          filled = 0;
-        }
-      }
-    };
-    for (const PromptSegment& segment : request.prompt) {
-      workload->prompt_tokens += segment.tokens;
-      add(segment.content, segment.tokens);
-    }
-    add(request.output_content, request.output_tokens);
+    workload->prompt_tokens += request.PromptTokens();
+    const std::vector<BlockKey> keys = BlockKeys(request, block_size);
+    blocks.insert(keys.begin(), keys.end());
   }
   workload->distinct_blocks = blocks.size();
 }

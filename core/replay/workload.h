@@ -34,8 +34,19 @@ struct ReplayRequest {
   std::uint64_t output_content = 0;
   std::uint32_t output_tokens = 0;
 
+  // The earlier request whose next turn this is, where a trace shows it. Unlike `after` nothing
+  // waits for it: the arrival stands.
+  std::int32_t previous_turn = kNoRequest;
+  // Contents of the blocks of `kShownBlockTokens` that begin where the prompt's last full block of
+  // that size ends and lie inside prompt + output, as the next turn's prompt shows them. Empty when
+  // no later request does: then the answer is of output_content.
+  std::vector<std::uint64_t> shown_blocks;
+
   std::uint64_t PromptTokens() const;
 };
+
+// Size of ReplayRequest::shown_blocks, tokens.
+inline constexpr std::uint32_t kShownBlockTokens = 512;
 
 struct Workload {
   std::string description;              // one line for people
@@ -54,6 +65,10 @@ TokenId ContentToken(std::uint64_t content, std::uint64_t position);
 // from their content.
 std::vector<TokenId> MaterialisePrompt(const ReplayRequest& request,
                                        std::span<const std::vector<TokenId>> answers);
+
+// Names of the full blocks of prompt + answer, in order: equal names mean equal prefixes. Blocks of
+// the prompt alone are the first PromptTokens() / block_size of them.
+std::vector<BlockKey> BlockKeys(const ReplayRequest& request, std::uint32_t block_size);
 
 // Seconds of prefill that a fleet with no cache would spend on the workload, on one engine.
 double ColdPrefillSeconds(const Workload& workload, const EngineProfile& profile);

@@ -166,6 +166,51 @@ TEST_F(TraceTest, BlocksBecomeContentAndTheLastOneIsCut) {
   EXPECT_DOUBLE_EQ(workload->duration_s, 0.2);
 }
 
+TraceRow Row(std::uint32_t input, std::uint32_t output, std::vector<std::uint64_t> ids) {
+  return {.timestamp_ms = 0, .input_length = input, .output_length = output, .hash_ids = ids};
+}
+
+TEST(NextTurnsTest, ANextTurnBeginsWhereThePromptsFullBlocksEnd) {
+  const std::vector<TraceRow> rows = {
+      Row(1100, 500, {0, 1, 2}),            // 2 full blocks
+      Row(1024, 10, {0, 1}),                // the same two, and it is later
+      Row(2000, 5, {0, 1, 3, 4}),           // next turn of the later one
+      Row(1599, 5, {0, 1, 5, 6}),           // too short to hold 1100 + 500
+      Row(1600, 5, {0, 1, 7, 8}),           // next turn of the first
+      Row(3000, 5, {0, 1, 9, 10, 11, 12}),  // both have theirs
+      Row(1600, 5, {0, 1, 7, 8}),           // nothing new in it
+  };
+  EXPECT_THAT(NextTurns(rows),
+              ElementsAre(kNoRequest, kNoRequest, 1, kNoRequest, 0, 3, kNoRequest));
+}
+
+TEST(NextTurnsTest, AnswersAreTheBlocksThatTheNextTurnShows) {
+  // 600 + 1000 tokens: one full block of prompt, two blocks inside prompt + answer.
+  const std::vector<TraceRow> rows = {Row(600, 1000, {0, 1}), Row(2100, 5, {0, 2, 3, 4, 5})};
+  const auto workload = WorkloadFromTrace(rows, {.bucket_s = 0, .block_size = 512});
+  ASSERT_TRUE(workload.ok()) << workload.status();
+  EXPECT_EQ(workload->requests[1].previous_turn, 0);
+  const std::vector<BlockKey> turn = BlockKeys(workload->requests[0], 512);
+  const std::vector<BlockKey> next = BlockKeys(workload->requests[1], 512);
+  ASSERT_EQ(turn.size(), 3u);
+  EXPECT_TRUE(std::equal(turn.begin(), turn.end(), next.begin()));
+  EXPECT_EQ(workload->distinct_blocks, 4u);
+  const auto without =
+      WorkloadFromTrace(rows, {.bucket_s = 0, .block_size = 512, .next_turns = false});
+  EXPECT_EQ(without->requests[1].previous_turn, kNoRequest);
+  EXPECT_NE(BlockKeys(without->requests[0], 512)[1], BlockKeys(without->requests[1], 512)[1]);
+}
+
+TEST(NextTurnsTest, CopiesShareNothing) {
+  const std::vector<TraceRow> rows = {Row(600, 1000, {0, 1}), Row(2100, 5, {0, 2, 3, 4, 5})};
+  const auto workload =
+      WorkloadFromTrace(rows, {.bucket_s = 0, .block_size = 512, .copies = 3, .copy_shift_s = 10});
+  ASSERT_EQ(workload->requests.size(), 6u);
+  EXPECT_EQ(workload->distinct_blocks, 12u);
+  EXPECT_EQ(workload->requests[5].previous_turn, 4);
+  EXPECT_DOUBLE_EQ(workload->requests[5].arrival_s, 20);
+}
+
 TEST_F(TraceTest, AnErrorNamesTheLineAndTheField) {
   EXPECT_THAT(ReadTrace(Write(std::string(kRow) + "\nnot json\n"), 0),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("line 2: this is no JSON")));

@@ -1,0 +1,65 @@
+// What simulations measured: one run summarised, and cells of runs over seeds as table and JSON.
+#ifndef WARMPATH_CORE_REPLAY_SIM_REPORT_H_
+#define WARMPATH_CORE_REPLAY_SIM_REPORT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/replay/simulator.h"
+
+namespace warmpath {
+
+// What a good answer is: first token below the one, time per output token below the other.
+struct SimObjective {
+  double ttft_s = 2.0;
+  double tpot_s = 0.050;
+};
+
+// One run. Fractions are 0..1; percentiles by nearest rank.
+struct SimSummary {
+  std::uint64_t requests = 0;
+  std::uint64_t refused = 0;  // in no other figure but goodput
+  double ttft_mean_s = 0;
+  double ttft_p50_s = 0;
+  double ttft_p90_s = 0;
+  double ttft_p99_s = 0;
+  double tpot_mean_ms = 0;       // mean over requests with more than one output token
+  double long_tpot_mean_ms = 0;  // of them, prompts of 32,768 tokens and more
+  double goodput = 0;            // share of all requests that met the objective
+  double token_hit_rate = 0;     // cached prompt tokens / prompt tokens
+  double busiest_share = 0;      // of the prompt tokens, on the worker that got most
+  double prediction_error = 0;   // mean of |predicted - cached| / prompt tokens
+};
+
+SimSummary Summarise(const SimResult& result, std::uint32_t workers, const SimObjective& objective);
+
+// All runs of one policy under one load: one summary per seed, seeds in the same order everywhere,
+// so that policies can be compared pair by pair.
+struct SimCell {
+  std::uint32_t workers = 0;
+  double load = 0;
+  double rate_rps = 0;
+  std::string policy = {};
+  std::vector<SimSummary> seeds = {};
+};
+
+// Mean and its standard error over seeds; the error is 0 for a single one.
+struct MeanError {
+  double mean = 0;
+  double error = 0;
+};
+MeanError OverSeeds(const SimCell& cell, double SimSummary::*field);
+// Of the differences a - b, pair by pair. REQUIRES: as many seeds in both.
+MeanError PairedDifference(const SimCell& a, const SimCell& b, double SimSummary::*field);
+
+// One block of lines per (workers, load); within it one line per policy.
+std::string SimTable(const std::vector<SimCell>& cells);
+
+// [{"workers": ..., "load": ..., ...}, ...]; docs/warmpath-replay.md lists the fields. Where the
+// block has a cell of marginal_cost, the others tell their paired differences from it.
+std::string SimCellsJson(const std::vector<SimCell>& cells);
+
+}  // namespace warmpath
+
+#endif  // WARMPATH_CORE_REPLAY_SIM_REPORT_H_

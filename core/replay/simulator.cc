@@ -22,9 +22,9 @@ namespace {
 
 using Nanos = std::int64_t;
 
-constexpr Nanos kTick = 20'000'000;
+constexpr Nanos kTickEvery = 20'000'000;
 constexpr std::size_t kHeadTokens = 1'024;
-constexpr std::size_t kSamples = 500;
+constexpr std::size_t kSampleCount = 500;
 constexpr std::size_t kProgressEvery = 64;
 
 Nanos ToNanos(double seconds) { return static_cast<Nanos>(std::llround(seconds * 1e9)); }
@@ -146,9 +146,9 @@ class Simulation {
       const Nanos phase = interval * (i + 1) / static_cast<Nanos>(engines_.size());
       At(phase, Kind::kReport, i);
     }
-    At(kTick, Kind::kTick, 0);
-    sample_every_ =
-        std::max<Nanos>(kTick, ToNanos(workload_.duration_s) / static_cast<Nanos>(kSamples));
+    At(kTickEvery, Kind::kTick, 0);
+    sample_every_ = std::max<Nanos>(
+        kTickEvery, ToNanos(workload_.duration_s) / static_cast<Nanos>(kSampleCount));
     At(sample_every_, Kind::kSample, 0);
     return absl::OkStatus();
   }
@@ -225,7 +225,7 @@ class Simulation {
         return ShowReport(event.index);
       case Kind::kTick:
         router_->Tick();
-        At(now_ + kTick, Kind::kTick, 0);
+        At(now_ + kTickEvery, Kind::kTick, 0);
         return absl::OkStatus();
       case Kind::kSample:
         Sample();

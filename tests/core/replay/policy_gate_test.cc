@@ -10,7 +10,7 @@
 namespace warmpath {
 namespace {
 
-SimSummary Run(const Workload& workload, const std::string& policy) {
+SimSummary RunPolicy(const Workload& workload, const std::string& policy) {
   constexpr std::uint32_t kWorkers = 4;
   const auto result = Simulate(workload, {.policy = policy, .workers = kWorkers, .block_size = 64});
   EXPECT_TRUE(result.ok()) << result.status();
@@ -25,9 +25,9 @@ TEST(PolicyGateTest, TheDefaultKeepsItsLeadOnChatsAndAgentLoops) {
   options.cold_utilisation = 0.9;
   const auto workload = GenerateWorkload(options);
   ASSERT_TRUE(workload.ok());
-  const SimSummary chosen = Run(*workload, "marginal_cost");
-  const SimSummary min_ttft = Run(*workload, "min_ttft");
-  const SimSummary round_robin = Run(*workload, "round_robin");
+  const SimSummary chosen = RunPolicy(*workload, "marginal_cost");
+  const SimSummary min_ttft = RunPolicy(*workload, "min_ttft");
+  const SimSummary round_robin = RunPolicy(*workload, "round_robin");
   RecordProperty("ttft_mean_ms", static_cast<int>(chosen.ttft_mean_s * 1e3));
   EXPECT_LT(chosen.ttft_mean_s, 1.05 * min_ttft.ttft_mean_s);
   EXPECT_LT(chosen.ttft_mean_s, 0.80 * round_robin.ttft_mean_s);

@@ -81,7 +81,7 @@ TEST(SimulatorTest, CacheEventsAreNotKnownBeforeTheirLag) {
   EXPECT_EQ(late->requests[1].cached_tokens, 576u);
   EXPECT_EQ(late->requests[1].predicted_tokens, 0u);
   options.event_lag_s = 2;
-  EXPECT_EQ(Simulate(workload, options)->requests[1].predicted_tokens, 576u);
+  EXPECT_EQ(Simulate(workload, options)->requests[1].predicted_tokens, 639u);
   options.event_loss = 1;
   EXPECT_EQ(Simulate(workload, options)->requests[1].predicted_tokens, 0u);
 }

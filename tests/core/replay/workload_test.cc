@@ -181,7 +181,7 @@ TEST(NextTurnsTest, ANextTurnBeginsWhereThePromptsFullBlocksEnd) {
       Row(1600, 5, {0, 1, 7, 8}),           // nothing new in it
   };
   EXPECT_THAT(NextTurns(rows),
-              ElementsAre(kNoRequest, kNoRequest, 1, kNoRequest, 0, 3, kNoRequest));
+              ElementsAre(kNoRequest, kNoRequest, 1, kNoRequest, 0, kNoRequest, kNoRequest));
 }
 
 TEST(NextTurnsTest, AnswersAreTheBlocksThatTheNextTurnShows) {

@@ -24,16 +24,12 @@ class RouterService final : public v1::Router::CallbackService {
                                          const v1::PickRequest* request,
                                          v1::PickResponse* response) override {
     if (!backend_->IsHeavy(*request)) {
-      return Answer(context, [&] { return ToStatus(backend_->Pick(*request, 0, true, response)); });
+      return Answer(context, [&] { return PickFor(context, *request, response); });
     }
     // Request and response live until Finish.
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     const bool queued = pool_->TrySubmit([this, context, reactor, request, response] {
-      reactor->Finish(Guarded([&] {
-        // Nobody would ever close what a pick for a client that is gone reserved.
-        if (context->IsCancelled()) return grpc::Status::CANCELLED;
-        return ToStatus(backend_->Pick(*request, 0, true, response));
-      }));
+      reactor->Finish(Guarded([&] { return PickFor(context, *request, response); }));
     });
     if (!queued) reactor->Finish(ToStatus(RefusedByQueue()));
     return reactor;
@@ -54,6 +50,13 @@ class RouterService final : public v1::Router::CallbackService {
   }
 
  private:
+  grpc::Status PickFor(grpc::CallbackServerContext* context, const v1::PickRequest& request,
+                       v1::PickResponse* response) {
+    // A client that gave up while its call waited would never close the reservation.
+    if (context->IsCancelled()) return grpc::Status::CANCELLED;
+    return ToStatus(backend_->Pick(request, 0, /*reserve=*/true, response));
+  }
+
   PickBackend* const backend_;
   WorkPool* const pool_;
   ReactorRegistry* const streams_;

@@ -23,11 +23,11 @@ void SetDeadline(grpc::ClientContext& context) {
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
 }
 
-TestRouter::TestRouter(RouterConfig config) {
+TestRouter::TestRouter(RouterConfig config, const Clock* clock) {
   config.server.grpc_address = "127.0.0.1:0";
   config.server.http_address = "127.0.0.1:0";
   absl::StatusOr<std::unique_ptr<App>> app =
-      App::Start({.config = std::move(config), .random_seed = 1});
+      App::Start({.config = std::move(config), .clock = clock, .random_seed = 1});
   if (!app.ok()) {
     ADD_FAILURE() << app.status();
     std::abort();

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/clock.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "server/app.h"
 #include "warmpath/v1/admin.grpc.pb.h"
@@ -24,7 +25,7 @@ bool Eventually(const std::function<bool()>& condition);
 class TestRouter {
  public:
   // Ports and drain_delay of `config` are replaced.
-  explicit TestRouter(RouterConfig config = {});
+  explicit TestRouter(RouterConfig config = {}, const Clock* clock = &SystemClock());
 
   App& app() { return *app_; }
   // A connection of its own: clients that share one could hide what a lost connection does.

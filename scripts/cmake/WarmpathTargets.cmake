@@ -44,7 +44,7 @@ function(warmpath_program)
 endfunction()
 
 function(warmpath_test)
-  cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "NO_TSAN" "NAME;TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
@@ -59,7 +59,8 @@ function(warmpath_test)
   # GoogleTest names the failing case in the output.
   add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME})
   string(FIND "${CMAKE_CURRENT_SOURCE_DIR}/" "${PROJECT_SOURCE_DIR}/tests/core/" in_core)
-  if(in_core EQUAL 0)
+  # NO_TSAN: one thread only, and long.
+  if(in_core EQUAL 0 AND NOT ARG_NO_TSAN)
     list(APPEND ARG_LABELS tsan)
   endif()
   list(REMOVE_DUPLICATES ARG_LABELS)

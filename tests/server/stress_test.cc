@@ -92,7 +92,8 @@ void LiveOnce(Fleet& fleet, int writer, int life) {
 void PickMany(PickHandler& handler, int picker, std::atomic<int>& answered) {
   const HolderId holder = static_cast<HolderId>(picker) + 1;
   Random random(static_cast<std::uint64_t>(picker));
-  for (int i = 0; i < kPicks; ++i) {
+  // On, beyond the count, until anybody was answered: threads may start late.
+  for (int i = 0; i < kPicks || (answered == 0 && i < 10'000'000); ++i) {
     v1::PickRequest request = TokenPick(0, 64 + random.Below(1280));
     request.set_model(std::string("m-") + "1");
     v1::PickResponse response;
@@ -146,7 +147,9 @@ TEST(StressTest, PicksEventsJoinsLeavesAndOperators) {
   std::vector<std::thread> threads;
   for (int writer = 0; writer < kWriters; ++writer) {
     threads.emplace_back([&, writer] {
-      for (int life = 0; life < kJoins; ++life) LiveOnce(**fleet, writer, life);
+      for (int life = 0; life < kJoins || (answered == 0 && life < 100'000); ++life) {
+        LiveOnce(**fleet, writer, life);
+      }
     });
   }
   for (int i = 0; i < kPickers; ++i) {

@@ -133,6 +133,7 @@ class Ledger final : public LoadLedger {
     // It was never sent to the old target: nothing lingers there.
     Detach(place, /*linger=*/false, now);
     table_[place].reservation.target = to;
+    table_[place].reservation.cached_tokens = 0;
     Attach(place, now);
   }
 

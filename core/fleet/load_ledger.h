@@ -47,7 +47,7 @@ struct Reservation {
   ReservationId id = 0;
   TargetId target = kNoTarget;
   std::uint64_t prompt_tokens = 0;    // L
-  std::uint64_t cached_tokens = 0;    // h at the pick
+  std::uint64_t cached_tokens = 0;    // h at the pick; nothing is known of where it was moved to
   double prefill_s = 0;               // P at the pick
   double prefill_work = 0;            // token equivalents, core/fleet/prefill_rate.h
   double wait_s = 0;                  // W at the pick

@@ -145,12 +145,14 @@ CandidateTerms TermsOf(const Candidate& candidate) {
   return terms;
 }
 
-// Positions of the best `count` candidates but the chosen one, best first.
+// Positions of the best `count` candidates but the chosen one, best first; `with_limited` also of
+// those that the policy would not have as fallbacks.
 void OrderRest(const std::vector<Candidate>& candidates, const Candidate* chosen, std::size_t count,
-               std::vector<std::uint32_t>* order) {
+               bool with_limited, std::vector<std::uint32_t>* order) {
   order->clear();
   for (std::uint32_t i = 0; i < candidates.size(); ++i) {
-    if (&candidates[i] != chosen) order->push_back(i);
+    if (&candidates[i] == chosen) continue;
+    if (with_limited || !candidates[i].at_limit) order->push_back(i);
   }
   const auto middle = order->begin() + static_cast<std::ptrdiff_t>(std::min(count, order->size()));
   std::partial_sort(order->begin(), middle, order->end(),
@@ -163,7 +165,8 @@ void OrderRest(const std::vector<Candidate>& candidates, const Candidate* chosen
 void Explain(const std::vector<TargetState>& targets, const Candidate* chosen,
              const PolicyInput& policy_input, PickScratch& scratch, Decision& decision) {
   decision.explanation.push_back(TermsOf(*chosen));
-  OrderRest(scratch.candidates, chosen, scratch.candidates.size(), &scratch.order);
+  OrderRest(scratch.candidates, chosen, scratch.candidates.size(), /*with_limited=*/true,
+            &scratch.order);
   for (const std::uint32_t i : scratch.order) {
     decision.explanation.push_back(TermsOf(scratch.candidates[i]));
   }
@@ -178,7 +181,8 @@ void Explain(const std::vector<TargetState>& targets, const Candidate* chosen,
 Decision DecisionFor(const Candidate* chosen, const Query& query, PickScratch& scratch) {
   Decision decision;
   decision.endpoint = EndpointOf(*chosen->state);
-  OrderRest(scratch.candidates, chosen, query.max_fallbacks, &scratch.order);
+  OrderRest(scratch.candidates, chosen, query.max_fallbacks, /*with_limited=*/false,
+            &scratch.order);
   for (const std::uint32_t i : scratch.order) {
     decision.fallbacks.push_back(EndpointOf(*scratch.candidates[i].state));
   }

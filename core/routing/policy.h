@@ -50,7 +50,9 @@ struct Candidate {
   std::uint32_t event_blocks = 0;    // leading blocks by the index's match, not verified
   std::uint32_t written_blocks = 0;  // by what picks wrote: in flight and predicted
   bool verified = false;
-  double score = 0;  // set by the policy
+  // Set by the policy.
+  double score = 0;
+  bool at_limit = false;  // may be chosen when nobody else is left, but is no fallback
 };
 
 // What a policy may look at. `key` is what Prepare returned.

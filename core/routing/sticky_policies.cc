@@ -49,9 +49,9 @@ PickReason PrefixAwarePolicy::Score(const PolicyInput& input, const PolicyContex
   bool all_at_threshold = true;
   for (Candidate& candidate : candidates) {
     candidate.score = candidate.load.inflight;
-    if (candidate.load.inflight < context.config.prefix_aware.concurrency_threshold) {
-      all_at_threshold = false;
-    }
+    candidate.at_limit =
+        candidate.load.inflight >= context.config.prefix_aware.concurrency_threshold;
+    all_at_threshold = all_at_threshold && candidate.at_limit;
     if (!TakesKeys(candidate, any_ready)) continue;
     const std::uint64_t draw = Draw(input.key, *candidate.state);
     if (chosen == nullptr || draw > highest) {
@@ -60,7 +60,7 @@ PickReason PrefixAwarePolicy::Score(const PolicyInput& input, const PolicyContex
     }
   }
   if (all_at_threshold) return PickReason::kAllAtThreshold;
-  if (chosen->load.inflight >= context.config.prefix_aware.concurrency_threshold) {
+  if (chosen->at_limit) {
     chosen->score = kBehind;
     return PickReason::kOverflow;
   }

@@ -99,6 +99,21 @@ TEST_F(OutcomesTest, ServedByMovesTheReservation) {
   EXPECT_EQ(LoadOf(1).inflight, 1u);
 }
 
+TEST_F(OutcomesTest, AMissWhereARequestWasMovedIsNoDrift) {
+  AddTargets(2);
+  const std::vector<ChainHash> chain = Chain(1, 10);
+  Store(0, chain);
+  for (int i = 0; i < 30; ++i) {
+    const ReservationId id = PickId(Ask(chain));
+    ASSERT_THAT(Report({.reservation_id = id,
+                        .served_by = "10.0.0.1:8000",
+                        .actual_cached_tokens = std::uint64_t{0}}),
+                IsOk());
+  }
+  EXPECT_EQ(FreshnessOf(0), Freshness::kExact);
+  EXPECT_EQ(FreshnessOf(1), Freshness::kExact);
+}
+
 TEST_F(OutcomesTest, FirstTokensTeachTheRate) {
   AddTargets(1);
   Query query;

@@ -269,6 +269,11 @@ TEST_F(PrefixAwareTest, EqualHeadsGoToOneTargetUpToTheThreshold) {
   const absl::StatusOr<Decision> overflow = Pick(Text(head + "four"));
   ASSERT_THAT(overflow, IsOk());
   EXPECT_EQ(overflow->reason, "overflow");
+  // A target at its threshold is no fallback either.
+  for (const EndpointRef& fallback : overflow->fallbacks) {
+    EXPECT_NE(fallback.worker_id, first->endpoint.worker_id);
+  }
+  EXPECT_EQ(overflow->fallbacks.size(), 2u);
   EXPECT_NE(overflow->endpoint.worker_id, first->endpoint.worker_id);
   if (first->endpoint.worker_id != "w3") {
     EXPECT_EQ(overflow->endpoint.worker_id, "w3");

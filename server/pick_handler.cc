@@ -271,6 +271,7 @@ PickResult PickHandler::PickPrompt(const v1::PickRequest& request, HolderId hold
   query.tokens = prompt.tokens;
   query.raw_text = prompt.raw_text;
   query.chat_text = prompt.chat_text;
+  query.lora = prompt.lora;
   if (query.session_key.empty()) query.session_key = prompt.session;
   if (query.expected_output_tokens == 0) query.expected_output_tokens = prompt.expected_output;
   query.holder = holder;

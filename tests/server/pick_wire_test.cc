@@ -106,6 +106,25 @@ TEST(PickWireTest, SaltAndLoraAreOtherPrefixes) {
   EXPECT_THAT(router.Pick(adapter, &by_lora), IsStatus(kInvalid, HasSubstr("lora")));
 }
 
+TEST(PickWireTest, OnlyAWorkerThatRegisteredTheAdapterServesIt) {
+  TestRouter router;
+  TestWorker with(router, {.id = "with", .loras = {"adapter"}});
+  TestWorker without(router, {.id = "without", .address = "10.0.0.2:8000"});
+  with.Join({});
+  without.Join({});
+  v1::PickRequest request = TokenPick(0, 700);
+  request.set_lora("adapter");
+  for (int i = 0; i < 4; ++i) {
+    v1::PickResponse response;
+    ASSERT_TRUE(router.Pick(request, &response).ok());
+    EXPECT_EQ(response.endpoint().target().worker_id(), "with");
+  }
+  request.set_lora("nobody-has-it");
+  v1::PickResponse response;
+  EXPECT_THAT(router.Pick(request, &response),
+              IsStatus(grpc::StatusCode::UNAVAILABLE, HasSubstr("nobody-has-it")));
+}
+
 TEST(PickWireTest, TextIsRoutedByLoadAndSaysSo) {
   TestRouter router;
   TestWorker worker(router, {});

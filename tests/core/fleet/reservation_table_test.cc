@@ -90,6 +90,12 @@ TEST(ReservationTableTest, LeasesComeInTheOrderOfTheirEnds) {
         ASSERT_EQ(table[table.FirstLease()].reservation.lease_until, model.begin()->first);
       }
     }
+    for (const auto& [until, place] : model) {
+      const Place first = table.FirstLease();
+      ASSERT_EQ(table[first].reservation.lease_until, until);
+      table.DropLease(first);
+    }
+    EXPECT_EQ(table.FirstLease(), 0u);
   }
 }
 

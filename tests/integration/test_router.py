@@ -1,4 +1,4 @@
-"""warmpath-router as a program: start, flags, configuration errors, ports, shutdown."""
+"""warmpath-router as a program: ports file, shutdown, printed configuration, idle cost."""
 
 import json
 import socket
@@ -39,29 +39,6 @@ def test_sigterm_turns_unready_waits_and_ends_with_zero(site):
     idle.close()
 
 
-def test_a_second_router_on_the_port_is_refused_by_address(site):
-    _, ports = start_router(site)
-    for flag, port, other in (
-        ("--grpc-address", ports["grpc"], "--http-address"),
-        ("--http-address", ports["http"], "--grpc-address"),
-    ):
-        code, _, err = site.run(
-            "warmpath-router", [flag, f"127.0.0.1:{port}", other, "127.0.0.1:0"], check=False
-        )
-        assert code == 2
-        assert f"127.0.0.1:{port}" in err, err
-
-
-def test_configuration_errors_come_all_at_once_with_lines(site):
-    path = site.file("bad.yaml", "server:\n  http_adress: x\nlog: {level: loud}\n")
-    code, out, err = site.run("warmpath-router", ["--config", path], check=False)
-    assert code == 2 and out == ""
-    assert f"{path}:2: server.http_adress: unknown key: did you mean http_address?" in err
-    assert f'{path}:3: log.level: "loud" is unknown' in err
-    code, _, err = site.run("warmpath-router", ["--no-such-flag"], check=False)
-    assert code == 2 and "--help" in err
-
-
 def test_the_printed_configuration_is_accepted_again(site):
     _, text, _ = site.run("warmpath-router", ["--print-config", "--log-level", "warn"])
     path = site.file("printed.yaml", text)
@@ -82,3 +59,8 @@ def test_an_idle_router_uses_next_to_no_cpu(site):
     before = cpu_seconds()
     time.sleep(3)
     assert cpu_seconds() - before < 0.3, "more than 10 % of a core while idle"
+
+
+def test_unknown_flags_are_refused(site):
+    code, _, err = site.run("warmpath-router", ["--no-such-flag"], check=False)
+    assert code == 2 and "--help" in err

@@ -2,7 +2,7 @@
 // block hashes, its block size, its tiers. Decoders produce these; Canonical consumes them.
 //
 // Wire source: vLLM vllm/distributed/kv_events.py (2025-04 to 2026-09) and SGLang
-// disaggregation/kv_events.py. docs/agent.md lists the eras.
+// disaggregation/kv_events.py. client/agent/vllm_decoder.h lists the eras.
 #ifndef WARMPATH_CLIENT_AGENT_ENGINE_EVENT_H_
 #define WARMPATH_CLIENT_AGENT_ENGINE_EVENT_H_
 

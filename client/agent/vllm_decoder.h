@@ -1,4 +1,14 @@
 // KV-event payloads of vLLM and SGLang (the msgpack frame of a ZeroMQ message) -> EngineBatch.
+//
+// Eras of vLLM's wire, all accepted (N: slots of a positional event, tag included):
+//   2025-04  [ts, events]; BlockStored 6, BlockRemoved 2, AllBlocksCleared 1
+//   2025-06  batch slot 2: the publisher's rank
+//   2025-09  medium: stored 7, removed 3; hashes may be digests as bytes
+//   2025-12  lora_name: 8;  2026-02 extra_keys: 9;  2026-04 group_idx: 10, removed 4
+//   2026-05  kv_cache_spec_kind and _sliding_window: 12
+//   2026-06  events are maps tagged "type" inside the array; fields that are unset may be missing
+// SGLang: as 2025-04 and 2025-09, hashes signed; 0.5.18 has a map with cache_salt in the slot of
+// lora_name; since 2026-09 tagged maps.
 #ifndef WARMPATH_CLIENT_AGENT_VLLM_DECODER_H_
 #define WARMPATH_CLIENT_AGENT_VLLM_DECODER_H_
 

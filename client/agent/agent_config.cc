@@ -85,7 +85,11 @@ void CompleteEngine(EngineConfig* engine, const std::string& where, Problems* pr
                   "\" is no URL; give one like http://127.0.0.1:8000");
   }
   while (absl::EndsWith(engine->http, "/")) engine->http.pop_back();
-  if (engine->advertise.empty()) engine->advertise.push_back(HostPortOf(engine->http));
+  if (engine->advertise.empty()) {
+    const std::string own = HostPortOf(engine->http);
+    if (own.empty()) return;  // Said above; what follows from it would only repeat it.
+    engine->advertise.push_back(own);
+  }
   if (engine->advertise.size() != 1 && engine->advertise.size() != engine->ranks) {
     problems->Add(where, "advertise: ", engine->advertise.size(), " addresses for ", engine->ranks,
                   " ranks; give one, or one per rank");

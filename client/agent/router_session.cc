@@ -197,6 +197,8 @@ absl::Status RouterSession::OnRegistered(const v1::Registered& registered, absl:
       RequireSnapshot(rank, state, "register");
     } else if (state.held == Held::kYes && !coalescer_.SnapshotNeeded(rank)) {
       ++counts_.resumed;
+    } else {
+      state.snapshot_not_before = now + options_.unasked_snapshot_after;
     }
   }
   return absl::OkStatus();

@@ -43,6 +43,9 @@ struct SessionOptions {
   // Least time between two messages that say only that the engine's sequence advanced.
   absl::Duration sequence_interval = absl::Milliseconds(100);
   absl::Duration stalled_after = absl::Minutes(1);
+  // A rank of which the router did not ask for a snapshot, though it can not be resumed: a router
+  // lets ranks wait for their turn and asks then, so it is given time before one comes unasked.
+  absl::Duration unasked_snapshot_after = absl::Seconds(5);
 };
 
 // Everything one rank holds, copied at one instant.

@@ -132,7 +132,7 @@ TEST(RouterSessionRandomTest, AnyCourseOfEventsEndsInEqualState) {
     }
     if (!open) begin();
     ack();
-    for (int i = 0; i < 2; ++i, now += absl::Seconds(3)) {
+    for (int i = 0; i < 4; ++i, now += absl::Seconds(3)) {
       while (write_one()) ack();
     }
     for (Rank rank = 0; rank < 2; ++rank) {

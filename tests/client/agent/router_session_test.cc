@@ -361,7 +361,10 @@ TEST_F(RouterSessionTest, WithoutAcknowledgedSnapshotARankIsNotResumed) {
   Begin(7);
   Write(1 << 20, /*ack=*/false);
   session_.OnStreamEnd();
-  Begin(8, {});  // the router thinks it has the rank
+  Begin(8, {});  // the router thinks it has the rank, or lets it wait for its turn
+  Write();
+  EXPECT_EQ(model_.ranks[0].snapshots, 1);
+  now_ += absl::Seconds(5);
   Write();
   ExpectEqual();
   EXPECT_EQ(model_.ranks[0].snapshots, 2);

@@ -272,7 +272,7 @@ class Model {
       } else {
         Ok(agent_->Delta(pieces[i].removed, pieces[i].stored, seq, pieces[i].tier, rank));
       }
-      if (Chance(0.2)) Check();
+      if (Chance(0.05)) Check();
     }
     r.sent = r.truth;
     r.sent_seq = r.seq;
@@ -358,12 +358,12 @@ TEST_P(FeedModelTest, ExactMeansEqual) {
     models.push_back(std::make_unique<Model>(fleet, absl::StrCat("w", i), 1 + i % 2,
                                              seed * 1000 + static_cast<std::uint64_t>(i)));
   }
-  for (int step = 0; step < 1500; ++step) {
+  for (int step = 0; step < 800; ++step) {
     for (const auto& model : models) {
       model->Step();
       if (HasFatalFailure()) return;
     }
-    if (step % 3 == 0) {
+    if (step % 4 == 0) {
       for (const auto& model : models) ASSERT_NO_FATAL_FAILURE(model->Check());
     }
     // Sometimes long enough for a lease to end.
@@ -372,9 +372,9 @@ TEST_P(FeedModelTest, ExactMeansEqual) {
     if (step % 10 == 0) fleet->MaintainIndexes(1000);
   }
   for (const auto& model : models) model->faults = false;
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < 60; ++i) {
     for (const auto& model : models) model->Settle();
-    fleet.Pass(absl::Seconds(1));
+    fleet.Pass(absl::Seconds(4));
     fleet->MaintainIndexes(100'000);
   }
   std::uint64_t samples = 0;
@@ -388,7 +388,7 @@ TEST_P(FeedModelTest, ExactMeansEqual) {
   EXPECT_EQ(slots, 4u) << "one for each target; nothing leaks";
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, FeedModelTest, ::testing::Range(1, 21));
+INSTANTIATE_TEST_SUITE_P(Seeds, FeedModelTest, ::testing::Range(1, 9));
 
 }  // namespace
 }  // namespace warmpath::testing

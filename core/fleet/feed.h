@@ -49,6 +49,8 @@ struct CacheDeltaUpdate {
   Tier tier = Tier::kGpu;
   std::span<const ChainHash> removed;  // applied first
   std::span<const ChainHash> stored;
+  // Named once everything up to it has been handed out. In the parts of a batch that are not its
+  // last it is absent or what was named before: such a state belongs to no engine sequence.
   std::optional<std::uint64_t> engine_seq;
 };
 struct ClearedUpdate {
@@ -57,6 +59,8 @@ struct ClearedUpdate {
   Tier tier = Tier::kGpu;
   std::optional<std::uint64_t> engine_seq;
 };
+// The rank is empty now: an empty state that deltas may fill at once, DEGRADED(resync) until a
+// snapshot or an audit has confirmed it.
 struct NewEpochUpdate {
   std::uint64_t delta_seq = 0;
   Rank rank = 0;

@@ -1,7 +1,7 @@
 // One base model's pool: its targets, index and load ledger behind one mutex.
 //
-// Lock order: fleet's registry mutex, then Pool::mu(), then a FeedSink's own. The index has its own
-// synchronisation and is read without mu().
+// Lock order: the registry's mutex, WorkerRecord::mu, Pool::mu(), then leaves such as a FeedSink's
+// own (core/fleet/worker_record.h). The index has its own synchronisation and is used without mu().
 #ifndef WARMPATH_CORE_FLEET_POOL_H_
 #define WARMPATH_CORE_FLEET_POOL_H_
 

@@ -112,11 +112,13 @@ absl::Status CheckNames(const Registration& registration) {
 absl::Status CheckTotalText(const Registration& registration) {
   std::size_t bytes = registration.model.size();
   for (const std::string& alias : registration.aliases) bytes += alias.size();
-  for (const std::string& lora : registration.loras) bytes += lora.size();
+  for (const std::string& lora : registration.loras) {
+    bytes += lora.size() * registration.ranks.size();
+  }
   for (const RankSpec& rank : registration.ranks) bytes += rank.address.size();
   for (const auto& [key, value] : registration.labels) bytes += key.size() + value.size();
   if (bytes <= kMaxTextBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("register: names, addresses and labels hold ",
+  return absl::InvalidArgumentError(absl::StrCat("register: names, addresses and labels need ",
                                                  bytes, " bytes; at most ", kMaxTextBytes));
 }
 

@@ -20,7 +20,8 @@ inline constexpr std::size_t kMaxAliases = 64;
 inline constexpr std::size_t kMaxLoras = 1024;
 inline constexpr std::size_t kMaxLabels = 64;
 inline constexpr std::size_t kMaxRanks = 256;
-inline constexpr std::size_t kMaxTextBytes = 64 << 10;  // all strings of one Register together
+// All strings of one Register together; adapters count once for each rank, as they are kept.
+inline constexpr std::size_t kMaxTextBytes = 256 << 10;
 inline constexpr std::uint32_t kMaxBlockSize = 1 << 20;
 
 // INVALID_ARGUMENT naming the field and the limit; FAILED_PRECONDITION for the protocol version.

@@ -61,9 +61,9 @@ TEST(ValidateRegistrationTest, NamesTheFieldThatIsWrong) {
   bad.labels = std::vector<std::pair<std::string, std::string>>(65, {"k", "v"});
   ExpectRefused(bad, "labels: 65 entries; at most 64");
   bad = MakeRegistration("w", 4);
-  for (int i = 0; i < 260; ++i) bad.loras.push_back(std::string(250, 'x') + std::to_string(i));
+  for (int i = 0; i < 255; ++i) bad.loras.push_back(std::string(250, 'x') + std::to_string(i));
   EXPECT_THAT(ValidateRegistration(bad), IsOk());
-  for (int i = 260; i < 270; ++i) bad.loras.push_back(std::string(250, 'x') + std::to_string(i));
+  for (int i = 255; i < 270; ++i) bad.loras.push_back(std::string(250, 'x') + std::to_string(i));
   ExpectRefused(bad, "at most 262144");
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/base/strings.h"
+#include "server/outcome_batch.h"
 #include "server/status_convert.h"
 
 namespace warmpath {
@@ -39,6 +40,13 @@ absl::Status PickStream::OnMessage(v1::PickStreamRequest& request) {
       if (status.ok()) response.mutable_outcome();
       break;
     }
+    case v1::PickStreamRequest::kOutcomes: {
+      const absl::Status status =
+          ReportBatch(*backend_, request.outcomes(), response.mutable_outcomes());
+      SetResult({status, absl::ZeroDuration()}, &response);
+      if (!status.ok()) response.clear_outcomes();
+      break;
+    }
     case v1::PickStreamRequest::kHello:
       if (first) {
         Hello(request.hello(), &response);
@@ -49,7 +57,7 @@ absl::Status PickStream::OnMessage(v1::PickStreamRequest& request) {
       }
       break;
     case v1::PickStreamRequest::MESSAGE_NOT_SET:
-      SetResult({absl::InvalidArgumentError("message: set one of pick, outcome, hello"),
+      SetResult({absl::InvalidArgumentError("message: set one of pick, outcome, outcomes, hello"),
                  absl::ZeroDuration()},
                 &response);
       break;

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <utility>
 
+#include "server/outcome_batch.h"
 #include "server/pick_stream.h"
 #include "server/status_convert.h"
 #include "server/unary.h"
@@ -39,6 +40,13 @@ class RouterService final : public v1::Router::CallbackService {
                                           const v1::OutcomeRequest* request,
                                           v1::OutcomeResponse*) override {
     return Answer(context, [&] { return ToGrpcStatus(backend_->Report(*request)); });
+  }
+
+  grpc::ServerUnaryReactor* ReportOutcomes(grpc::CallbackServerContext* context,
+                                           const v1::OutcomeBatch* request,
+                                           v1::OutcomeBatchResponse* response) override {
+    return Answer(context,
+                  [&] { return ToGrpcStatus(ReportBatch(*backend_, *request, response)); });
   }
 
   grpc::ServerBidiReactor<v1::PickStreamRequest, v1::PickStreamResponse>* PickStream(

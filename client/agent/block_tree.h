@@ -184,9 +184,9 @@ class BlockTree {
   // Content -> the credited block that has copies in the tier. Per tier, because a connector may
   // name what it keeps in other tiers by hashes of its own.
   std::array<absl::flat_hash_map<std::uint64_t, Index>, kTierCount> by_key_;
-  absl::flat_hash_set<std::uint64_t> hidden_keys_;    // seen under two engine hashes
-  std::vector<Index> stack_;                          // scratch
-  mutable std::vector<TokenId> tokens_;               // scratch
+  absl::flat_hash_set<std::uint64_t> hidden_keys_;  // seen under two engine hashes
+  std::vector<Index> stack_;                        // scratch
+  mutable std::vector<TokenId> tokens_;             // scratch
 };
 
 }  // namespace warmpath

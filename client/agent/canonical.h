@@ -142,7 +142,7 @@ class Canonical final : private HeldObserver {
   bool RestoreFields(ByteReader& in);
 
   CanonicalOptions options_;  // only capacity ever changes
-  TreeTotals totals_;  // before groups_: trees refer to it
+  TreeTotals totals_;         // before groups_: trees refer to it
   std::vector<Group> groups_;
   // Per tier, the groups that ever stored there; a chain hash is held when all of them hold it.
   std::array<std::uint64_t, kTierCount> tier_groups_{};

@@ -9,6 +9,8 @@
 namespace warmpath::client {
 namespace {
 
+constexpr std::size_t kMaxOutcomesPerMessage = 1024;  // what the router takes
+
 void FillPrompt(const PickArgs& args, v1::PickRequest* request) {
   if (!args.tokens.empty()) {
     request->mutable_tokens()->mutable_ids()->Add(args.tokens.begin(), args.tokens.end());
@@ -91,6 +93,18 @@ v1::OutcomeKind ToProto(OutcomeKind kind) {
   return v1::OUTCOME_KIND_UNSPECIFIED;
 }
 
+v1::OutcomeRequest ToProto(const OutcomeArgs& args) {
+  v1::OutcomeRequest request;
+  request.set_reservation_id(args.reservation_id);
+  request.set_kind(ToProto(args.kind));
+  request.set_served_by(std::string(args.served_by));
+  if (args.actual_cached_tokens) request.set_actual_cached_tokens(*args.actual_cached_tokens);
+  if (args.actual_prompt_tokens) request.set_actual_prompt_tokens(*args.actual_prompt_tokens);
+  if (args.output_tokens) request.set_output_tokens(*args.output_tokens);
+  if (args.ttft) request.set_ttft_ms(absl::ToDoubleMilliseconds(*args.ttft));
+  return request;
+}
+
 class GrpcClient final : public Client {
  public:
   explicit GrpcClient(ClientOptions options)
@@ -111,18 +125,32 @@ class GrpcClient final : public Client {
   }
 
   absl::Status Report(const OutcomeArgs& args) override {
-    v1::OutcomeRequest request;
-    request.set_reservation_id(args.reservation_id);
-    request.set_kind(ToProto(args.kind));
-    request.set_served_by(std::string(args.served_by));
-    if (args.actual_cached_tokens) request.set_actual_cached_tokens(*args.actual_cached_tokens);
-    if (args.actual_prompt_tokens) request.set_actual_prompt_tokens(*args.actual_prompt_tokens);
-    if (args.output_tokens) request.set_output_tokens(*args.output_tokens);
-    if (args.ttft) request.set_ttft_ms(absl::ToDoubleMilliseconds(*args.ttft));
+    const v1::OutcomeRequest request = ToProto(args);
     v1::OutcomeResponse response;
     return WithRetries([&](grpc::ClientContext* context) {
       return router_->ReportOutcome(context, request, &response);
     });
+  }
+
+  absl::StatusOr<std::vector<absl::Status>> ReportAll(
+      std::span<const OutcomeArgs> outcomes) override {
+    std::vector<absl::Status> statuses(outcomes.size());
+    for (std::size_t begin = 0; begin < outcomes.size(); begin += kMaxOutcomesPerMessage) {
+      const std::size_t end = std::min(outcomes.size(), begin + kMaxOutcomesPerMessage);
+      v1::OutcomeBatch batch;
+      for (std::size_t i = begin; i < end; ++i) *batch.add_outcomes() = ToProto(outcomes[i]);
+      v1::OutcomeBatchResponse response;
+      const absl::Status status = WithRetries([&](grpc::ClientContext* context) {
+        return router_->ReportOutcomes(context, batch, &response);
+      });
+      if (!status.ok()) return status;
+      for (const v1::OutcomeFailure& failure : response.failures()) {
+        if (failure.index() >= end - begin) continue;  // no router of ours says that
+        statuses[begin + failure.index()] = absl::Status(
+            static_cast<absl::StatusCode>(failure.status_code()), failure.status_message());
+      }
+    }
+    return statuses;
   }
 
   absl::Status WaitConnected(absl::Duration timeout) override {

@@ -91,7 +91,6 @@ class Ledger final : public LoadLedger {
       table_.SetLease(place, now + r.lease);
     }
     Attach(place, now);
-    RetireLingering(now, kLingerPerCall);
     return r.id;
   }
 
@@ -106,10 +105,10 @@ class Ledger final : public LoadLedger {
     Reservation& r = table_[place].reservation;
     r.first_token_seen = true;
     TargetBook& book = targets_[r.target];
-    const absl::Time began = std::max(book.anchor, r.picked_at);
+    const absl::Time began = std::max(absl::FromUnixNanos(book.anchor_ns), r.picked_at);
     const double since_last = absl::ToDoubleSeconds(now - book.span_end);
     LeavePending(place, now);
-    book.anchor = now;
+    book.anchor_ns = absl::ToUnixNanos(now);
     book.span_end = now;
     if (book.span.has_value() &&
         since_last < std::max(kSameStepSeconds, kSameStepShare * r.prefill_s)) {
@@ -200,27 +199,16 @@ class Ledger final : public LoadLedger {
 
   TargetLoad Load(TargetId target, absl::Time now) const override {
     if (!Known(target)) return TargetLoad{};
-    const TargetBook& book = targets_[target];
+    return LoadOf(target, absl::ToUnixNanos(now), averages_.Get());
+  }
+
+  void Loads(absl::Time now, std::vector<TargetLoad>* loads) const override {
+    const std::int64_t now_ns = absl::ToUnixNanos(now);
     const PoolAverages averages = averages_.Get();
-    TargetLoad load;
-    load.own_inflight = book.open.size();
-    load.external = book.reports.external();
-    load.inflight = load.own_inflight + load.external;
-    std::int64_t wait_ns = book.pending_ns;
-    if (!book.pending.empty()) {
-      const std::int64_t drained = absl::ToInt64Nanoseconds(now - book.anchor);
-      wait_ns -= std::clamp<std::int64_t>(drained, 0, book.head_ns);
+    loads->resize(targets_.size());
+    for (TargetId target = 0; target < targets_.size(); ++target) {
+      (*loads)[target] = targets_[target].in_use ? LoadOf(target, now_ns, averages) : TargetLoad{};
     }
-    load.wait_s = static_cast<double>(wait_ns) * 1e-9 + load.external * averages.prefill_s;
-    // Before the pool knows its own outputs, those that callers announced count as they are.
-    const double outputs =
-        averages.cold()
-            ? static_cast<double>(book.expected_output) +
-                  averages.output_tokens * (load.inflight - static_cast<double>(book.announced))
-            : averages.output_tokens * load.inflight;
-    load.kv_tokens = overlay_.OpenBlocks(target) * options_.block_size + book.loose_tokens +
-                     static_cast<std::uint64_t>(std::llround(outputs));
-    return load;
   }
 
   PoolAverages Averages() const override { return averages_.Get(); }
@@ -281,9 +269,9 @@ class Ledger final : public LoadLedger {
     PlaceList<&OpenReservation::at_target> open;
     PlaceList<&OpenReservation::pending> pending;  // pend_w, in the order of picks
     std::int64_t pending_ns = 0;                   // sum over pending
-    std::int64_t head_ns = 0;  // of pending's head; here, so that a score reads one place only
-    absl::Time anchor = absl::InfinitePast();  // since when the head of pending drains
-    std::uint64_t loose_tokens = 0;            // sums over open
+    std::int64_t head_ns = 0;    // of pending's head; here, so that a score reads one place only
+    std::int64_t anchor_ns = 0;  // Unix time since when the head of pending drains
+    std::uint64_t loose_tokens = 0;  // sums over open
     std::uint64_t expected_output = 0;
     std::uint32_t announced = 0;  // reservations in expected_output
     OpenHistory history;
@@ -302,6 +290,29 @@ class Ledger final : public LoadLedger {
     absl::Time until;
   };
 
+  // A pick asks for all targets: plain arithmetic on one line of a book.
+  TargetLoad LoadOf(TargetId target, std::int64_t now_ns, const PoolAverages& averages) const {
+    const TargetBook& book = targets_[target];
+    TargetLoad load;
+    load.own_inflight = book.open.size();
+    load.external = book.reports.external();
+    load.inflight = load.own_inflight + load.external;
+    std::int64_t wait_ns = book.pending_ns;
+    if (!book.pending.empty()) {
+      wait_ns -= std::clamp<std::int64_t>(now_ns - book.anchor_ns, 0, book.head_ns);
+    }
+    load.wait_s = static_cast<double>(wait_ns) * 1e-9 + load.external * averages.prefill_s;
+    // Before the pool knows its own outputs, those that callers announced count as they are.
+    const double outputs =
+        averages.cold()
+            ? static_cast<double>(book.expected_output) +
+                  averages.output_tokens * (load.inflight - static_cast<double>(book.announced))
+            : averages.output_tokens * load.inflight;
+    load.kv_tokens = overlay_.OpenBlocks(target) * options_.block_size + book.loose_tokens +
+                     static_cast<std::uint64_t>(std::max(0.0, outputs) + 0.5);
+    return load;
+  }
+
   bool Known(TargetId target) const { return target < targets_.size() && targets_[target].in_use; }
 
   // Puts an open reservation on its target's books.
@@ -318,7 +329,7 @@ class Ledger final : public LoadLedger {
     overlay_.Open(entry.reservation.target, entry.reservation.chain);
     if (entry.reservation.first_token_seen) return;
     if (book.pending.empty()) {
-      book.anchor = now;
+      book.anchor_ns = absl::ToUnixNanos(now);
       book.head_ns = entry.prefill_ns;
       averages_.SetBusy(++busy_count_, target_count_, now);
     }
@@ -334,7 +345,7 @@ class Ledger final : public LoadLedger {
     book.pending_ns -= entry.prefill_ns;
     if (was_head) {
       // Whoever comes to the head begins now.
-      book.anchor = now;
+      book.anchor_ns = absl::ToUnixNanos(now);
       book.head_ns = book.pending.empty() ? 0 : table_[book.pending.front()].prefill_ns;
     }
     if (book.pending.empty()) averages_.SetBusy(--busy_count_, target_count_, now);

@@ -134,6 +134,8 @@ class LoadLedger {
   virtual void OnEngineLoad(TargetId target, const EngineLoad& load, absl::Time now) = 0;
 
   virtual TargetLoad Load(TargetId target, absl::Time now) const = 0;
+  // Of all targets at once, by TargetId: what a pick asks for.
+  virtual void Loads(absl::Time now, std::vector<TargetLoad>* loads) const = 0;
   virtual PoolAverages Averages() const = 0;
 
   // Leases, lingering overlay entries, re-adoption windows, rho. Does a bounded amount of work and

@@ -32,21 +32,23 @@ namespace warmpath {
 // State of one target. Written by the fleet (streams, lifecycle) and by outcomes (rate, drift
 // window); read by picks. All under Pool::mu().
 struct TargetState {
+  // What every pick reads of every target, together.
   bool in_use = false;
-  std::string worker_id;
-  RankSpec spec;
-  std::vector<std::string> loras;  // adapters the worker registered
   Lifecycle lifecycle = Lifecycle::kJoining;
   bool draining = false;         // operator's wish; survives NOT_READY and reconnects
   bool engine_reachable = true;  // as the agent says
   bool had_snapshot = false;     // in this epoch, whole
-  CauseSet causes;               // as the agent and the feed say; see AllCauses()
-  bool drifting = false;         // as outcomes say; apart, so that neither erases the other
-  Slot slot = kNoSlot;           // serving slot; kNoSlot: nothing credited from events
+  bool drifting = false;  // as outcomes say; apart from causes, so that neither erases the other
+  CauseSet causes;        // as the agent and the feed say; see AllCauses()
+  Slot slot = kNoSlot;    // serving slot; kNoSlot: nothing credited from events
+  LearnedRate rate;
+  RankSpec spec;
+
+  std::string worker_id;
+  std::vector<std::string> loras;  // adapters the worker registered
   std::optional<std::uint64_t> engine_seq;
   double event_lag_s = 0;
   std::optional<EngineLoad> load;
-  LearnedRate rate;
   // Of the last 100 outcomes with actual cached tokens: which fell short by more than one block.
   std::vector<bool> shortfalls;
   std::size_t shortfall_next = 0;

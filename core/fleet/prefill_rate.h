@@ -43,9 +43,9 @@ class LearnedRate {
  private:
   static constexpr std::size_t kWindow = 32;
 
-  std::array<float, kWindow> recent_{};
+  double median_ = 0;          // first: all that picks read
   std::uint64_t samples_ = 0;  // since start; recent_ holds the last kWindow of them
-  double median_ = 0;
+  std::array<float, kWindow> recent_{};
 };
 
 // rate_w in use: the learned one, else hint * 0.8, else the median of the pool's learned rates

@@ -119,6 +119,7 @@ absl::Status FindCandidates(Pool& pool, const Query& query, const EndpointFilter
   scratch->left_out.clear();
   scratch->written.assign(targets.size(), 0);
   if (!query.chain.empty()) ledger.KnownDepths(query.chain, scratch->written);
+  ledger.Loads(now, &scratch->loads);
 
   Sieve sieve;
   const auto leave_out = [&](TargetId target, auto why) {
@@ -161,7 +162,7 @@ absl::Status FindCandidates(Pool& pool, const Query& query, const EndpointFilter
       continue;
     }
     ++sieve.large_enough;
-    const TargetLoad load = ledger.Load(target, now);
+    const TargetLoad& load = scratch->loads[target];
     sieve.least_wait_s = std::min(sieve.least_wait_s, load.wait_s);
     if (max_wait_s > 0 && load.wait_s > max_wait_s) {
       leave_out(target, [] { return std::string("predicted wait is over max_wait"); });
@@ -174,6 +175,7 @@ absl::Status FindCandidates(Pool& pool, const Query& query, const EndpointFilter
     candidate.target = target;
     candidate.state = &state;
     candidate.load = load;
+    candidate.freshness = state.freshness();
     candidate.event_blocks = state.slot == kNoSlot ? 0 : scratch->events.Of(state.slot);
     candidate.written_blocks = scratch->written[target];
   }

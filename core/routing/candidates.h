@@ -41,6 +41,7 @@ struct LeftOut {
 struct PickScratch {
   EventDepths events;
   std::vector<std::uint32_t> written;  // by TargetId
+  std::vector<TargetLoad> loads;       // by TargetId
   std::vector<Candidate> candidates;
   std::vector<LeftOut> left_out;  // only for an explanation
   std::vector<std::uint32_t> order;

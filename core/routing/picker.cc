@@ -53,18 +53,11 @@ class LockedPick {
     }
   }
 
-  PickReason Reason(const Candidate& chosen) const {
+  PickReason Reason(const Candidate& chosen, std::uint64_t longest_match) const {
     if (reason_ != PickReason::kCost) return reason_;
     if (query_.chain.empty()) return PickReason::kShortPrompt;
-    const std::uint64_t most = LongestMatch();
-    if (most == 0) return PickReason::kNoPrefix;
-    return chosen.input.cached_tokens >= most ? PickReason::kPrefix : PickReason::kCost;
-  }
-
-  std::uint64_t LongestMatch() const {
-    std::uint64_t most = 0;
-    for (const Candidate& c : scratch_.candidates) most = std::max(most, c.input.cached_tokens);
-    return most;
+    if (longest_match == 0) return PickReason::kNoPrefix;
+    return chosen.input.cached_tokens >= longest_match ? PickReason::kPrefix : PickReason::kCost;
   }
 
  private:
@@ -112,6 +105,12 @@ class LockedPick {
   PickScratch& scratch_;
   PickReason reason_ = PickReason::kCost;
 };
+
+std::uint64_t LongestMatch(const PickScratch& scratch) {
+  std::uint64_t most = 0;
+  for (const Candidate& c : scratch.candidates) most = std::max(most, c.input.cached_tokens);
+  return most;
+}
 
 EndpointRef EndpointOf(const TargetState& state) {
   return EndpointRef{.worker_id = state.worker_id,
@@ -178,21 +177,26 @@ void Explain(const std::vector<TargetState>& targets, const Candidate* chosen,
   if (!policy_input.note.empty()) decision.notes.push_back(policy_input.note);
 }
 
-Decision DecisionFor(const Candidate* chosen, const Query& query, PickScratch& scratch) {
-  Decision decision;
+// All that has to be read from the targets.
+void FillDecision(const Candidate* chosen, const Query& query, PickScratch& scratch,
+                  Decision& decision) {
   decision.endpoint = EndpointOf(*chosen->state);
   OrderRest(scratch.candidates, chosen, query.max_fallbacks, /*with_limited=*/false,
             &scratch.order);
+  decision.fallbacks.reserve(scratch.order.size());
   for (const std::uint32_t i : scratch.order) {
     decision.fallbacks.push_back(EndpointOf(*scratch.candidates[i].state));
   }
   decision.prompt_tokens = chosen->input.prompt_tokens;
   decision.predicted_cached_tokens = chosen->input.cached_tokens;
   decision.predicted_ttft_s = chosen->terms.TimeToFirstToken();
-  decision.freshness = chosen->state->freshness();
+  decision.freshness = chosen->freshness;
   decision.causes = chosen->state->AllCauses();
+}
+
+void CountFreshness(const PickScratch& scratch, Decision& decision) {
   for (const Candidate& candidate : scratch.candidates) {
-    switch (candidate.state->freshness()) {
+    switch (candidate.freshness) {
       case Freshness::kExact:
         ++decision.candidates_exact;
         break;
@@ -204,7 +208,6 @@ Decision DecisionFor(const Candidate* chosen, const Query& query, PickScratch& s
         break;
     }
   }
-  return decision;
 }
 
 // What is known before the mutex is taken, so that copying it costs nobody else time.
@@ -255,57 +258,65 @@ absl::StatusOr<Decision> Picker::Pick(Pool& pool, const Query& query, absl::Dura
   Reservation reservation = Prepare(query, inputs);
   scratch.events.Match(pool.index(), query.chain);
 
-  absl::MutexLock lock(&pool.mu());
-  const absl::Time now = impl_->clock->Now();
-  const auto observe = absl::MakeCleanup(
-      [this, now] { impl_->lock_hold.Observe(absl::ToDoubleSeconds(impl_->clock->Now() - now)); });
-  LoadLedger& ledger = pool.ledger();
-  PickState& state = pool.pick_state();
-  inputs.averages = ledger.Averages();
-  inputs.output_tokens =
-      inputs.averages.cold() && query.expected_output_tokens > 0
-          ? static_cast<double>(std::min(query.expected_output_tokens, kMostTokens))
-          : inputs.averages.output_tokens;
-  absl::Duration wait;
-  if (absl::Status status = FindCandidates(pool, query, filter, inputs, now, &scratch, &wait);
-      !status.ok()) {
-    if (wait > absl::ZeroDuration()) {
-      if (retry_after != nullptr) *retry_after = wait;
-      if (query.reserve) ++state.shed;
+  Decision decision;
+  PickReason reason;
+  {
+    absl::MutexLock lock(&pool.mu());
+    const absl::Time now = impl_->clock->Now();
+    const auto observe = absl::MakeCleanup([this, now] {
+      impl_->lock_hold.Observe(absl::ToDoubleSeconds(impl_->clock->Now() - now));
+    });
+    LoadLedger& ledger = pool.ledger();
+    PickState& state = pool.pick_state();
+    inputs.averages = ledger.Averages();
+    inputs.output_tokens =
+        inputs.averages.cold() && query.expected_output_tokens > 0
+            ? static_cast<double>(std::min(query.expected_output_tokens, kMostTokens))
+            : inputs.averages.output_tokens;
+    absl::Duration wait;
+    if (absl::Status status = FindCandidates(pool, query, filter, inputs, now, &scratch, &wait);
+        !status.ok()) {
+      if (wait > absl::ZeroDuration()) {
+        if (retry_after != nullptr) *retry_after = wait;
+        if (query.reserve) ++state.shed;
+      }
+      return status;
     }
-    return status;
+    LockedPick pick(pool, query, inputs, policy, policy_input, scratch);
+    const Candidate* const chosen = pick.Choose();
+    if (chosen == nullptr) {
+      return absl::InternalError(
+          absl::StrCat("pool ", pool.name(), ": no candidate's cost is a number"));
+    }
+    FillDecision(chosen, query, scratch, decision);
+    const std::uint64_t longest_match = LongestMatch(scratch);
+    reason = pick.Reason(*chosen, longest_match);
+    if (query.explain) Explain(pool.targets(), chosen, policy_input, scratch, decision);
+    if (query.reserve) {
+      reservation.target = chosen->target;
+      reservation.cached_tokens = chosen->input.cached_tokens;
+      reservation.prefill_s = chosen->terms.prefill_s;
+      reservation.prefill_work = chosen->terms.prefill_s * chosen->input.rate;
+      reservation.wait_s = chosen->terms.wait_s;
+      decision.reservation_id = ledger.Open(std::move(reservation), now);
+      if (decision.reservation_id == 0) {
+        return absl::ResourceExhaustedError(absl::StrCat(
+            "pool ", pool.name(), ": ", ledger.open(),
+            " reservations are open, as many as max_reservations_per_pool allows; report "
+            "outcomes, or use shorter leases"));
+      }
+      state.last_turn = chosen->target;
+      state.prompt_tokens += inputs.prompt_tokens;
+      state.matched_tokens += longest_match;
+      state.predicted_cached_tokens += chosen->input.cached_tokens;
+      CountPick(policy_index, reason, decision.freshness, state);
+    }
   }
-  LockedPick pick(pool, query, inputs, policy, policy_input, scratch);
-  const Candidate* const chosen = pick.Choose();
-  if (chosen == nullptr) {
-    return absl::InternalError(
-        absl::StrCat("pool ", pool.name(), ": no candidate's cost is a number"));
-  }
-  Decision decision = DecisionFor(chosen, query, scratch);
-  const PickReason reason = pick.Reason(*chosen);
+  // The scratch is this thread's: what needs no target is made when others may pick again.
+  CountFreshness(scratch, decision);
   decision.policy = std::string(policy.name());
   decision.reason = std::string(PickReasonName(reason));
   decision.pool = pool.name();
-  if (query.explain) Explain(pool.targets(), chosen, policy_input, scratch, decision);
-  if (!query.reserve) return decision;
-
-  reservation.target = chosen->target;
-  reservation.cached_tokens = chosen->input.cached_tokens;
-  reservation.prefill_s = chosen->terms.prefill_s;
-  reservation.prefill_work = chosen->terms.prefill_s * chosen->input.rate;
-  reservation.wait_s = chosen->terms.wait_s;
-  decision.reservation_id = ledger.Open(std::move(reservation), now);
-  if (decision.reservation_id == 0) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("pool ", pool.name(), ": ", ledger.open(),
-                     " reservations are open, as many as max_reservations_per_pool allows; report "
-                     "outcomes, or use shorter leases"));
-  }
-  state.last_turn = chosen->target;
-  state.prompt_tokens += inputs.prompt_tokens;
-  state.matched_tokens += pick.LongestMatch();
-  state.predicted_cached_tokens += chosen->input.cached_tokens;
-  CountPick(policy_index, reason, decision.freshness, state);
   return decision;
 }
 

@@ -49,6 +49,7 @@ struct Candidate {
   CostTerms terms;
   std::uint32_t event_blocks = 0;    // leading blocks by the index's match, not verified
   std::uint32_t written_blocks = 0;  // by what picks wrote: in flight and predicted
+  Freshness freshness = Freshness::kNone;
   bool verified = false;
   // Set by the policy.
   double score = 0;

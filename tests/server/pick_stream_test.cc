@@ -8,6 +8,7 @@
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/outcome_batch.h"
 #include "tests/server/fake_pick_backend.h"
 #include "tests/testing/fake_bidi_stream.h"
 
@@ -94,6 +95,36 @@ TEST_F(PickStreamTest, FailuresAreAnsweredAndTheStreamGoesOn) {
   const v1::PickStreamResponse empty = Ask(v1::PickStreamRequest());
   EXPECT_EQ(empty.status_code(), 3);
   EXPECT_EQ(Ask(Pick(3)).status_code(), 0);
+  End();
+}
+
+TEST_F(PickStreamTest, ABatchOfOutcomesListsWhatWasNotTaken) {
+  v1::PickStreamRequest batch;
+  batch.set_tag(7);
+  for (const std::uint64_t id : {1u, 404u, 2u}) {
+    batch.mutable_outcomes()->add_outcomes()->set_reservation_id(id);
+  }
+  const v1::PickStreamResponse response = Ask(batch);
+  EXPECT_EQ(response.tag(), 7u);
+  EXPECT_EQ(response.status_code(), 0);
+  ASSERT_EQ(response.outcomes().failures_size(), 1);
+  EXPECT_EQ(response.outcomes().failures(0).index(), 1u);
+  EXPECT_EQ(response.outcomes().failures(0).status_code(), 5);
+  EXPECT_THAT(response.outcomes().failures(0).status_message(), HasSubstr("not open"));
+  EXPECT_THAT(backend_.reported(), ElementsAre(1u, 404u, 2u));
+  End();
+}
+
+TEST_F(PickStreamTest, ABatchOverTheLimitIsRefusedWhole) {
+  v1::PickStreamRequest batch;
+  for (int i = 0; i < kMaxOutcomesPerBatch; ++i) batch.mutable_outcomes()->add_outcomes();
+  EXPECT_EQ(Ask(batch).status_code(), 0);
+  batch.mutable_outcomes()->add_outcomes();
+  const v1::PickStreamResponse response = Ask(batch);
+  EXPECT_EQ(response.status_code(), 3);
+  EXPECT_FALSE(response.has_outcomes());
+  EXPECT_THAT(response.status_message(), HasSubstr("send at most 1024"));
+  EXPECT_EQ(backend_.reported().size(), static_cast<std::size_t>(kMaxOutcomesPerBatch));
   End();
 }
 

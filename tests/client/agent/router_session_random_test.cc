@@ -16,9 +16,9 @@
 namespace warmpath {
 namespace {
 
+using ::testing::IsEmpty;
 using testing::IsOk;
 using testing::RouterModel;
-using ::testing::IsEmpty;
 
 TEST(RouterSessionRandomTest, AnyCourseOfEventsEndsInEqualState) {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {

@@ -95,6 +95,11 @@ class Client {
 
   virtual absl::StatusOr<PickResult> Pick(const PickArgs& args) = 0;
   virtual absl::Status Report(const OutcomeArgs& args) = 0;
+  // Many outcomes in few messages: the router's price per outcome is then a tenth. The result has
+  // one status per outcome. Not OK when the router could not be asked; what is reported twice is
+  // NOT_FOUND the second time.
+  virtual absl::StatusOr<std::vector<absl::Status>> ReportAll(
+      std::span<const OutcomeArgs> outcomes) = 0;
   // Returns once a connection stands, or DEADLINE_EXCEEDED naming the address.
   virtual absl::Status WaitConnected(absl::Duration timeout) = 0;
 };

@@ -4,6 +4,7 @@
 #include <grpcpp/impl/service_type.h>
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -14,7 +15,9 @@
 #include "server/admin_service.h"
 #include "server/config/document.h"
 #include "server/grpc_server.h"
-#include "server/http_server.h"
+#include "server/http/admin_pages.h"
+#include "server/http/http_server.h"
+#include "server/http/pick_api.h"
 #include "server/metrics.h"
 #include "server/pick_handler.h"
 #include "server/reactor_registry.h"
@@ -34,6 +37,10 @@ constexpr std::size_t kMaintenanceBlocks = 20'000;
 // See GrpcServer::CallItself.
 constexpr absl::Duration kSelfCall = absl::Milliseconds(150);
 constexpr std::size_t kAdminQueue = 64;
+constexpr std::size_t kPageQueue = 64;
+constexpr absl::Duration kOverdueConnections = absl::Seconds(1);
+constexpr absl::Duration kHttpGrace = absl::Milliseconds(800);
+constexpr std::size_t kBytesPerToken = 4;  // of what counts as a long prompt
 
 GrpcServer::Options GrpcOptions(const ServerSection& s) {
   return {.address = s.grpc_address,
@@ -61,6 +68,7 @@ struct App::Impl {
         pick_streams("pick", config.server.max_pick_streams),
         heavy_pool(config.server.heavy_threads, config.server.heavy_queue),
         admin_pool(1, kAdminQueue),
+        page_pool(1, kPageQueue),
         metrics({.fleet = fleet.get(),
                  .pick_seconds = [this] { return backend.PickSeconds(); },
                  .lock_hold_seconds = [this] { return picker.LockHold(); },
@@ -71,7 +79,7 @@ struct App::Impl {
 
   bool Ready() const { return !draining.load() && fleet->Ready(); }
   std::vector<std::shared_ptr<grpc::Service>> Services(Options& options);
-  HttpServer::Content HttpContent();
+  absl::Status StartHttp(const Clock* clock);
   std::vector<Ticker::Task> Tasks();
   void UpdateReadiness();
 
@@ -83,10 +91,12 @@ struct App::Impl {
   ReactorRegistry pick_streams;
   WorkPool heavy_pool;
   WorkPool admin_pool;
+  WorkPool page_pool;
   RouterMetrics metrics;
   std::atomic<bool> draining{false};
   std::unique_ptr<GrpcServer> grpc_server;  // its services refer to everything above
   std::unique_ptr<HttpServer> http_server;
+  std::unique_ptr<HttpServer> pick_server;
   std::unique_ptr<Ticker> ticker;  // calls the fleet and the gRPC server
 
   absl::Mutex ready_mu;
@@ -102,15 +112,39 @@ std::vector<std::shared_ptr<grpc::Service>> App::Impl::Services(Options& options
   return services;
 }
 
-HttpServer::Content App::Impl::HttpContent() {
-  return {.backend = &backend,
-          .metrics = [this] { return prometheus::TextSerializer().Serialize(metrics.Collect()); },
-          .status_page =
-              [this] {
-                return StatusPage(fleet->ListPools(""), fleet->ListWorkers(""), Ready(),
-                                  config.metrics.max_workers);
-              },
-          .ready = [this] { return Ready(); }};
+absl::Status App::Impl::StartHttp(const Clock* clock) {
+  const ServerSection& server = config.server;
+  const auto ready = [this] { return Ready(); };
+  std::vector<HttpRoute> picks = HealthRoutes(ready);
+  for (HttpRoute& route :
+       PickRoutes({.backend = &backend,
+       .pool = &heavy_pool,
+       .pool_from_bytes = std::size_t{server.heavy_prompt_tokens} * kBytesPerToken})) {
+    picks.push_back(std::move(route));
+  }
+  std::vector<HttpRoute> all = picks;
+  const AdminContent pages{
+      .metrics = [this] { return prometheus::TextSerializer().Serialize(metrics.Collect()); },
+      .status_page =
+          [this] {
+            return StatusPage(fleet->ListPools(""), fleet->ListWorkers(""), Ready(),
+                              config.metrics.max_workers);
+          }};
+  for (HttpRoute& route : PageRoutes(pages, &page_pool)) all.push_back(std::move(route));
+
+  HttpServer::Options options{.address = server.http_address,
+                              .max_connections = server.http_connections,
+                              .max_body_bytes = server.max_message_bytes,
+                              .max_memory = server.http_memory_bytes,
+                              .idle_timeout = server.http_idle_timeout,
+                              .request_timeout = server.http_request_timeout,
+                              .clock = clock};
+  WARMPATH_ASSIGN_OR_RETURN(http_server, HttpServer::Start(options, std::move(all)));
+  options.address = PickAddress(server);
+  options.setting = "server.pick_address";
+  options.threads = server.http_threads;
+  WARMPATH_ASSIGN_OR_RETURN(pick_server, HttpServer::Start(options, std::move(picks)));
+  return absl::OkStatus();
 }
 
 void App::Impl::UpdateReadiness() {
@@ -137,6 +171,11 @@ std::vector<Ticker::Task> App::Impl::Tasks() {
     grpc_server->CallItself();
     return kSelfCall;
   }});
+  tasks.push_back({.run = [this] {
+    http_server->CloseOverdue();
+    pick_server->CloseOverdue();
+    return kOverdueConnections;
+  }});
   return tasks;
 }
 
@@ -148,11 +187,7 @@ absl::StatusOr<std::unique_ptr<App>> App::Start(Options options) {
   const ServerSection& server = impl->config.server;
   WARMPATH_ASSIGN_OR_RETURN(impl->grpc_server,
                             GrpcServer::Start(GrpcOptions(server), impl->Services(options)));
-  WARMPATH_ASSIGN_OR_RETURN(impl->http_server,
-                            HttpServer::Start({.address = server.http_address,
-                                               .threads = server.http_threads,
-                                               .max_body_bytes = server.max_message_bytes},
-                                              impl->HttpContent()));
+  WARMPATH_RETURN_IF_ERROR(impl->StartHttp(options.clock));
   impl->ticker = std::make_unique<Ticker>(options.clock, impl->Tasks());
   impl->ticker->Start();
   return std::unique_ptr<App>(new App(std::move(impl)));
@@ -164,6 +199,7 @@ App::~App() { Drain(absl::ZeroDuration(), absl::Seconds(5)); }
 
 int App::grpc_port() const { return impl_->grpc_server->port(); }
 int App::http_port() const { return impl_->http_server->port(); }
+int App::pick_port() const { return impl_->pick_server->port(); }
 std::shared_ptr<grpc::Channel> App::InProcessChannel() {
   return impl_->grpc_server->InProcessChannel();
 }
@@ -187,6 +223,7 @@ void App::Drain(absl::Duration delay, absl::Duration deadline) {
   impl_->worker_streams.DrainAll(status);
   // From here on nothing may call into the gRPC server but its own callbacks.
   impl_->ticker->Stop();
+  impl_->pick_server->Shutdown(std::min(deadline, kHttpGrace));
   impl_->grpc_server->Shutdown(deadline);
   Log(LogLevel::kInfo, "stopped");
 }

@@ -42,6 +42,7 @@ class App {
 
   int grpc_port() const;
   int http_port() const;
+  int pick_port() const;
   // Inside the process, for tests and benchmarks.
   std::shared_ptr<grpc::Channel> InProcessChannel();
   Fleet& fleet();

@@ -32,11 +32,13 @@ const std::vector<Flag>& Flags() {
        [](RouterFlags& f, std::string v) { f.grpc_address = std::move(v); }},
       {"http-address", "HOST:PORT", "Overrides server.http_address.",
        [](RouterFlags& f, std::string v) { f.http_address = std::move(v); }},
+      {"pick-address", "HOST:PORT", "Overrides server.pick_address.",
+       [](RouterFlags& f, std::string v) { f.pick_address = std::move(v); }},
       {"log-level", "LEVEL", "Overrides log.level.",
        [](RouterFlags& f, std::string v) { f.log_level = std::move(v); }},
       {"ports-file", "PATH",
-       "Once listening, writes {\"grpc\": PORT, \"http\": PORT} there, for scripts that use port "
-       "0.",
+       "Once listening, writes {\"grpc\": PORT, \"http\": PORT, \"pick\": PORT} there, for scripts "
+       "that use port 0.",
        [](RouterFlags& f, std::string v) { f.ports_file = std::move(v); }},
       {"check-config", "", "Checks the configuration and exits: 0 when it is right.",
        [](RouterFlags& f, std::string) { f.check_config = true; }},
@@ -106,6 +108,8 @@ absl::StatusOr<RouterConfig> ConfigFor(const RouterFlags& flags) {
       Override("grpc-address", flags.grpc_address, CheckAddress, &config.server.grpc_address));
   WARMPATH_RETURN_IF_ERROR(
       Override("http-address", flags.http_address, CheckAddress, &config.server.http_address));
+  WARMPATH_RETURN_IF_ERROR(
+      Override("pick-address", flags.pick_address, CheckAddress, &config.server.pick_address));
   WARMPATH_RETURN_IF_ERROR(Override(
       "log-level", flags.log_level,
       [](std::string_view level) { return ParseLogLevel(level).status(); }, &config.log.level));

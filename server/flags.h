@@ -16,6 +16,7 @@ struct RouterFlags {
   std::string ports_file;  // empty: none
   std::optional<std::string> grpc_address;
   std::optional<std::string> http_address;
+  std::optional<std::string> pick_address;
   std::optional<std::string> log_level;
   bool check_config = false;
   bool print_config = false;

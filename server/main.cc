@@ -29,7 +29,7 @@ int Fail(const absl::Status& status) {
 bool WritePorts(const std::string& path, const App& app) {
   const std::string temporary = path + ".tmp";
   std::ofstream(temporary) << "{\"grpc\":" << app.grpc_port() << ",\"http\":" << app.http_port()
-                           << "}\n";
+                           << ",\"pick\":" << app.pick_port() << "}\n";
   return std::rename(temporary.c_str(), path.c_str()) == 0;
 }
 
@@ -60,7 +60,10 @@ int Run(const std::vector<std::string>& arguments) {
       App::Start({.config = *config, .random_seed = (std::uint64_t{entropy()} << 32) | entropy()});
   if (!app.ok()) return Fail(app.status());
   Log(LogLevel::kInfo, "warmpath-router listens",
-      {{"version", kVersion}, {"grpc", (*app)->grpc_port()}, {"http", (*app)->http_port()}});
+      {{"version", kVersion},
+       {"grpc", (*app)->grpc_port()},
+       {"http", (*app)->http_port()},
+       {"pick", (*app)->pick_port()}});
   if (!flags->ports_file.empty() && !WritePorts(flags->ports_file, **app)) {
     return Fail(absl::UnavailableError(absl::StrCat("can not write ", flags->ports_file)));
   }

@@ -74,7 +74,7 @@ constexpr std::array<MetricSpec, kMetricCount> kTable = {{
      "Time from the parsed request to the decision, of answered picks."},
     {"warmpath_pick_lock_hold_seconds", kHistogram, "", "Time that picks held their pool's mutex."},
     {"warmpath_picks_shed_total", kCounter, "pool",
-     "Picks refused because the predicted wait exceeded max_wait."},
+     "Picks refused because the predicted wait exceeded max_wait_ms."},
     {"warmpath_prompt_tokens_total", kCounter, "pool", "Prompt tokens of answered picks."},
     {"warmpath_matched_tokens_total", kCounter, "pool",
      "Longest known prefix over all candidates, summed over picks: what the fleet held."},

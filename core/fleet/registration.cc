@@ -135,7 +135,7 @@ absl::Status CheckPoolConfig(const PoolConfig& pool) {
     return absl::InvalidArgumentError("predicted_bound_blocks: must be larger than 0");
   }
   if (pool.max_wait < absl::ZeroDuration()) {
-    return absl::InvalidArgumentError("max_wait: must not be negative; 0 switches it off");
+    return absl::InvalidArgumentError("max_wait_ms: must not be negative; 0 switches it off");
   }
   if (pool.prefix_aware.prefix_length < 1024 || pool.prefix_aware.prefix_length > 65'536) {
     return absl::InvalidArgumentError(absl::StrCat(

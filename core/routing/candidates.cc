@@ -165,7 +165,7 @@ absl::Status FindCandidates(Pool& pool, const Query& query, const EndpointFilter
     const TargetLoad& load = scratch->loads[target];
     sieve.least_wait_s = std::min(sieve.least_wait_s, load.wait_s);
     if (max_wait_s > 0 && load.wait_s > max_wait_s) {
-      leave_out(target, [] { return std::string("predicted wait is over max_wait"); });
+      leave_out(target, [] { return std::string("predicted wait is over max_wait_ms"); });
       continue;
     }
     capacity_missing = capacity_missing || capacity == 0;

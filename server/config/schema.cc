@@ -29,14 +29,23 @@ std::vector<std::string> Policies() {
   return names;
 }
 
+absl::Status CheckOptionalAddress(std::string_view address) {
+  return address.empty() ? absl::OkStatus() : CheckAddress(address);
+}
+
 void VisitServer(ConfigVisitor& v, ServerSection& s) {
   v.Text({"grpc_address", "",
           "Where the gRPC services listen: Router, WorkerEvents, Admin, health, reflection. Port 0 "
           "takes a free one."},
          CheckAddress, &s.grpc_address);
   v.Text({"http_address", "",
-          "Where HTTP listens: /metrics, /healthz, /readyz, /v1/pick, /v1/outcome, status page."},
+          "Where HTTP listens for operators: /metrics, /healthz, /readyz, status page. Serves "
+          "/v1/pick and /v1/outcome, too."},
          CheckAddress, &s.http_address);
+  v.Text({"pick_address", "",
+          "Where HTTP listens for load balancers: /v1/pick, /v1/outcome, /healthz, /readyz. Empty: "
+          "the host of http_address and the port above its own."},
+         CheckOptionalAddress, &s.pick_address);
   v.Integer({"max_message_bytes", "bytes",
              "Largest gRPC message and HTTP body that is read; larger ones are refused."},
             {64 * kKiB, 256 * kMiB}, &s.max_message_bytes);
@@ -62,8 +71,23 @@ void VisitServer(ConfigVisitor& v, ServerSection& s) {
   v.Integer({"heavy_prompt_tokens", "tokens",
              "Prompts with more token ids than this run on the heavy threads."},
             {1024, 100'000'000}, &s.heavy_prompt_tokens);
-  v.Integer({"http_threads", "threads", "Threads that serve HTTP, one connection each at a time."},
+  v.Integer({"http_threads", "threads",
+             "Threads of the listener for picks over HTTP; each serves many connections."},
             {1, 256}, &s.http_threads);
+  v.Integer({"http_connections", "connections",
+             "Connections of each HTTP listener; further ones wait to be accepted."},
+            {16, 1'000'000}, &s.http_connections);
+  v.Integer({"http_memory_bytes", "bytes",
+             "Bound of all request bodies that one HTTP listener holds at a time."},
+            {kMiB, 1024 * kGiB}, &s.http_memory_bytes);
+  v.Time({"http_idle_timeout", "",
+          "An HTTP connection without a request is closed after this time. Load balancers should "
+          "close theirs sooner."},
+         {absl::Seconds(1), absl::Hours(1)}, &s.http_idle_timeout);
+  v.Time({"http_request_timeout", "",
+          "Time for an HTTP request's body to arrive, for its answer to be taken, and for the first "
+          "request of a connection; slower clients are cut off."},
+         {absl::Milliseconds(100), absl::Hours(1)}, &s.http_request_timeout);
   v.Time({"keepalive_time", "", "Idle time after which the server pings a gRPC client."},
          {absl::Seconds(1), absl::Hours(24)}, &s.keepalive_time);
   v.Time({"keepalive_timeout", "", "Wait for a ping's answer before the connection is dropped."},
@@ -93,10 +117,10 @@ void VisitPoolSettings(ConfigVisitor& v, PoolConfig& p) {
   v.Integer({"predicted_bound_blocks", "blocks",
              "Blocks remembered per target without events whose capacity is unknown."},
             {1, 1ull << 32}, &p.predicted_bound_blocks);
-  v.Time({"max_wait", "",
-          "Picks are refused with RESOURCE_EXHAUSTED when the best candidate's predicted wait "
-          "exceeds this. 0s: off."},
-         {absl::ZeroDuration(), absl::Hours(1)}, &p.max_wait);
+  v.Milliseconds({"max_wait_ms", "milliseconds",
+                  "Picks are refused with RESOURCE_EXHAUSTED when the best candidate's predicted "
+                  "wait exceeds this. 0: off."},
+                 {absl::ZeroDuration(), absl::Hours(1)}, &p.max_wait);
   v.BeginSection({"prefix_aware", "", "Knobs of the policy prefix_aware (docs/sagemaker.md)."});
   v.Integer({"prefix_length", "",
              "Length of the prefix that chooses the target: bytes of text, characters of chat "
@@ -187,6 +211,16 @@ absl::Status CheckAddress(std::string_view address) {
     return absl::InvalidArgumentError("put the IPv6 address in brackets, for example [::]:9002");
   }
   return absl::OkStatus();
+}
+
+std::string PickAddress(const ServerSection& server) {
+  if (!server.pick_address.empty()) return server.pick_address;
+  const std::size_t colon = server.http_address.rfind(':');
+  std::uint32_t port = 0;
+  if (!absl::SimpleAtoi(server.http_address.substr(colon + 1), &port)) port = 0;
+  // No port lies above the last one.
+  const std::uint32_t above = port == 0 || port == 65'535 ? 0 : port + 1;
+  return absl::StrCat(server.http_address.substr(0, colon), ":", above);
 }
 
 std::string FormatBytes(std::uint64_t bytes) {

@@ -22,6 +22,7 @@ namespace warmpath {
 struct ServerSection {
   std::string grpc_address = "0.0.0.0:9002";
   std::string http_address = "0.0.0.0:9090";
+  std::string pick_address;  // empty: see PickAddress
   std::uint32_t max_message_bytes = 8u << 20;
   std::uint32_t max_prompt_tokens = 1'000'000;
   std::uint32_t max_streams_per_connection = 4096;
@@ -31,7 +32,11 @@ struct ServerSection {
   std::uint32_t heavy_threads = 2;
   std::uint32_t heavy_queue = 256;
   std::uint32_t heavy_prompt_tokens = 65'536;
-  std::uint32_t http_threads = 8;
+  std::uint32_t http_threads = 2;
+  std::uint32_t http_connections = 4096;
+  std::uint64_t http_memory_bytes = 256ull << 20;
+  absl::Duration http_idle_timeout = absl::Seconds(75);
+  absl::Duration http_request_timeout = absl::Seconds(10);
   absl::Duration keepalive_time = absl::Seconds(30);
   absl::Duration keepalive_timeout = absl::Seconds(10);
   absl::Duration min_ping_interval = absl::Seconds(10);
@@ -98,6 +103,15 @@ class ConfigVisitor {
   virtual void EndItem() = 0;
   virtual void EndItems() = 0;
 
+  // A duration whose name ends in _ms: written as a plain number.
+  void Milliseconds(const FieldInfo& info, const DurationBounds& bounds, absl::Duration* value) {
+    std::uint64_t number = static_cast<std::uint64_t>(absl::ToInt64Milliseconds(*value));
+    Integer(info,
+            {static_cast<std::uint64_t>(absl::ToInt64Milliseconds(bounds.min)),
+             static_cast<std::uint64_t>(absl::ToInt64Milliseconds(bounds.max))},
+            &number);
+    *value = absl::Milliseconds(static_cast<std::int64_t>(number));
+  }
   void Integer(const FieldInfo& info, const IntegerBounds& bounds, std::uint32_t* value) {
     std::uint64_t wide = *value;
     Integer(info, bounds, &wide);
@@ -110,6 +124,10 @@ void VisitConfig(ConfigVisitor& visitor, RouterConfig& config);
 
 // "host:port" with a numeric port; a host that is an IPv6 address stands in brackets.
 absl::Status CheckAddress(std::string_view address);
+
+// Where picks over HTTP are served: pick_address, else the host of http_address and the port above
+// its own (a free one if that is 0). REQUIRES: the addresses were checked.
+std::string PickAddress(const ServerSection& server);
 
 // "8MiB" for whole binary multiples of 1,024 and up, else plain digits.
 std::string FormatBytes(std::uint64_t bytes);

@@ -80,14 +80,16 @@ class Router:
                  drain_delay="0s"):
         self.name = name
         self.site = site
-        first = harness.free_port(2)
+        first = harness.free_port(3)
         self.grpc = f"127.0.0.1:{first}"
         self.http = f"http://127.0.0.1:{first + 1}"
+        self.pick = f"http://127.0.0.1:{first + 2}"
         config = site.file(
             f"{name}.yaml",
             "server:\n"
             f"  grpc_address: {self.grpc}\n"
             f"  http_address: 127.0.0.1:{first + 1}\n"
+            f"  pick_address: 127.0.0.1:{first + 2}\n"
             f"  drain_delay: {drain_delay}\n"
             "pool_defaults:\n"
             f"  routing_block_size: {block_size}\n"

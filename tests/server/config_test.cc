@@ -43,7 +43,7 @@ fleet:
   max_workers: 12
 pool_defaults:
   policy: round_robin
-  max_wait: 2s
+  max_wait_ms: 2000
   index_bound_bytes: 1073741824
   prefix_aware:
     prefix_length: 2048
@@ -109,7 +109,7 @@ TEST(ConfigTest, AllErrorsAtOnceEachWithLineAndRemedy) {
       "pools:\n"
       "  - name: a\n"
       "  - name: a\n"
-      "    max_wait: -1s\n"
+      "    max_wait_ms: -1\n"
       "    nonsense: 1\n");
   ASSERT_THAT(config, StatusIs(kInvalid));
   EXPECT_THAT(
@@ -122,7 +122,7 @@ TEST(ConfigTest, AllErrorsAtOnceEachWithLineAndRemedy) {
             HasSubstr("r.yaml:8: pool_defaults.policy: \"fastest\" is unknown: use one of "
                       "marginal_cost"),
             HasSubstr("r.yaml:11: pools[1]: the model name \"a\" is used twice"),
-            HasSubstr("r.yaml:12: pools[1].max_wait: -1s is out of bounds"),
+            HasSubstr("r.yaml:12: pools[1].max_wait_ms: \"-1\" is no whole number"),
             HasSubstr("r.yaml:13: pools[1].nonsense: unknown key: remove it or use one of")));
 }
 

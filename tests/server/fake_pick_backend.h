@@ -22,7 +22,7 @@ class FakePickBackend final : public PickBackend {
                   v1::PickResponse* response) override {
     absl::MutexLock lock(&mu_);
     if (request.model() == "refused") {
-      return {absl::ResourceExhaustedError("wait exceeds max_wait"), absl::Milliseconds(1500)};
+      return {absl::ResourceExhaustedError("wait exceeds max_wait_ms"), absl::Milliseconds(1500)};
     }
     if (reserve) held_.emplace_back(holder, ++last_id_);
     response->set_reservation_id(last_id_);

@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/grpc_server.h"
-#include "server/http_server.h"
+#include "server/http/http_server.h"
 #include "tests/server/test_router.h"
 
 namespace warmpath::testing {

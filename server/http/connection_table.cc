@@ -1,0 +1,44 @@
+#include "server/http/connection_table.h"
+
+#include <sys/socket.h>
+
+#include <limits>
+
+namespace warmpath {
+
+ConnectionTable::Connection* ConnectionTable::Add(int fd, absl::Time deadline) {
+  auto* connection = new Connection(fd, deadline);
+  absl::MutexLock lock(&mu_);
+  connections_.insert(connection);
+  return connection;
+}
+
+void ConnectionTable::Remove(Connection* connection) {
+  {
+    absl::MutexLock lock(&mu_);
+    connections_.erase(connection);
+  }
+  delete connection;
+}
+
+std::size_t ConnectionTable::CloseOverdue(absl::Time now) {
+  const std::int64_t now_ns = absl::ToUnixNanos(now);
+  std::size_t closed = 0;
+  absl::MutexLock lock(&mu_);
+  for (Connection* connection : connections_) {
+    if (connection->deadline_ns_.load(std::memory_order_relaxed) > now_ns) continue;
+    // Under the lock, so that Remove can not let the descriptor be closed and used again meanwhile.
+    shutdown(connection->fd_, SHUT_RDWR);
+    connection->deadline_ns_.store(std::numeric_limits<std::int64_t>::max(),
+                                   std::memory_order_relaxed);
+    ++closed;
+  }
+  return closed;
+}
+
+std::size_t ConnectionTable::size() const {
+  absl::MutexLock lock(&mu_);
+  return connections_.size();
+}
+
+}  // namespace warmpath

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <utility>
 
+#include "server/message_pool.h"
 #include "server/outcome_batch.h"
 #include "server/pick_stream.h"
 #include "server/status_convert.h"
@@ -19,7 +20,9 @@ grpc::Status ToStatus(const PickResult& result) {
 class RouterService final : public v1::Router::CallbackService {
  public:
   RouterService(PickBackend* backend, WorkPool* pool, ReactorRegistry* streams)
-      : backend_(backend), pool_(pool), streams_(streams) {}
+      : backend_(backend), pool_(pool), streams_(streams) {
+    SetMessageAllocatorFor_PickEndpoint(&messages_);
+  }
 
   grpc::ServerUnaryReactor* PickEndpoint(grpc::CallbackServerContext* context,
                                          const v1::PickRequest* request,
@@ -69,6 +72,7 @@ class RouterService final : public v1::Router::CallbackService {
   WorkPool* const pool_;
   ReactorRegistry* const streams_;
   std::atomic<HolderId> next_holder_{1};
+  MessagePool<v1::PickRequest, v1::PickResponse> messages_;
 };
 
 }  // namespace

@@ -84,10 +84,11 @@ void VisitServer(ConfigVisitor& v, ServerSection& s) {
           "An HTTP connection without a request is closed after this time. Load balancers should "
           "close theirs sooner."},
          {absl::Seconds(1), absl::Hours(1)}, &s.http_idle_timeout);
-  v.Time({"http_request_timeout", "",
-          "Time for an HTTP request's body to arrive, for its answer to be taken, and for the first "
-          "request of a connection; slower clients are cut off."},
-         {absl::Milliseconds(100), absl::Hours(1)}, &s.http_request_timeout);
+  v.Time(
+      {"http_request_timeout", "",
+       "Time for an HTTP request's body to arrive, for its answer to be taken, and for the first "
+       "request of a connection; slower clients are cut off."},
+      {absl::Milliseconds(100), absl::Hours(1)}, &s.http_request_timeout);
   v.Time({"keepalive_time", "", "Idle time after which the server pings a gRPC client."},
          {absl::Seconds(1), absl::Hours(24)}, &s.keepalive_time);
   v.Time({"keepalive_timeout", "", "Wait for a ping's answer before the connection is dropped."},

@@ -119,8 +119,10 @@ std::optional<DeltaPiece> Coalescer::Take() {
       piece.rank = next->first;
       piece.tier = tier;
       TakeFrom(state.tiers[At(tier)], &piece);
-      if (PendingOf(state) == 0) state.sent_seq = state.latest_seq;
-      piece.engine_seq = state.sent_seq;
+      if (PendingOf(state) == 0) {
+        state.sent_seq = state.latest_seq;
+        piece.engine_seq = state.latest_seq;
+      }
       next_rank_ = next->first + 1;
       return piece;
     }

@@ -28,7 +28,8 @@ struct DeltaPiece {
   std::vector<ChainHash> removed;
   std::vector<ChainHash> stored;
   // Everything up to and including this engine sequence has been handed out with this piece.
-  // Stays at the older value while more pieces of the rank are pending. Absent: none yet.
+  // Absent while more pieces of the rank are pending: with a part of a batch the router's state
+  // belongs to no sequence. Also absent when the engine has named none yet.
   std::optional<std::uint64_t> engine_seq;
 };
 

@@ -233,7 +233,7 @@ constexpr ConfigKey kKeys[] = {
      "Event messages that may wait in a rank's socket. More are lost, which shows as a gap.", false,
      &SetNumber<&EngineConfig::event_queue, 16, 10000000>},
     {kE, "max_blocks", "count", "2097152",
-     "Hard bound on engine blocks remembered per rank (about 100 bytes each).", false,
+     "Hard bound on engine blocks remembered per rank (215 to 270 bytes each).", false,
      &SetNumber<&EngineConfig::max_blocks, 1024, std::uint64_t{1} << 32>},
     {kE, "max_pending", "count", "262144",
      "Changes per rank and router that may wait while a router does not read; beyond it they are "

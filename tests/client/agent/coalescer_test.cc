@@ -75,14 +75,27 @@ TEST(CoalescerTest, PiecesAreSmallAndCarryTheNewSequenceLast) {
   auto piece = coalescer.Take();
   ASSERT_TRUE(piece.has_value());
   EXPECT_EQ(piece->stored.size(), Coalescer::kMaxPieceHashes);
-  EXPECT_EQ(piece->engine_seq, 1u);
+  EXPECT_EQ(piece->engine_seq, std::nullopt);
   EXPECT_EQ(coalescer.EngineSeq(0), 1u);
   piece = coalescer.Take();
   EXPECT_EQ(piece->stored.size(), 5000 - Coalescer::kMaxPieceHashes);
-  EXPECT_EQ(piece->engine_seq, 1u);
+  EXPECT_EQ(piece->engine_seq, std::nullopt);
   piece = coalescer.Take();
   EXPECT_EQ(piece->tier, Tier::kHost);
   EXPECT_EQ(piece->engine_seq, 3u);
+}
+
+// A sequence that changed nothing is told later, if at all: a part of the next batch must not name
+// it, for the router would take that for the end of the batch.
+TEST(CoalescerTest, APartNamesNoSequenceAlsoAfterOneWithoutChanges) {
+  Coalescer coalescer;
+  AddOne(coalescer, 0, Change({}, {90000}), 1);
+  ASSERT_TRUE(coalescer.Take().has_value());
+  AddOne(coalescer, 0, Change({}, {}), 2);
+  ASSERT_FALSE(coalescer.Take().has_value());
+  AddOne(coalescer, 0, Change({}, Range(1, 5000)), 3);
+  EXPECT_EQ(coalescer.Take()->engine_seq, std::nullopt);
+  EXPECT_EQ(coalescer.Take()->engine_seq, 3u);
 }
 
 TEST(CoalescerTest, RanksTakeTurns) {

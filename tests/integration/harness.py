@@ -130,6 +130,7 @@ class Program:
         self.log_path = site.folder / f"{label}.log"
         self.process = None
         self.exit_codes = []
+        self.expected_codes = {0, -signal.SIGKILL}
         self._binary = site.binary(name)
         self._environment = {**os.environ, **(environment or {})}
         self._ready = None
@@ -272,7 +273,7 @@ class Site:
             if program.process is None:
                 continue
             code = program.process.returncode
-            if code not in (0, -signal.SIGKILL) and not (ended_before and code > 0):
+            if code not in program.expected_codes and not (ended_before and code > 0):
                 problems.append(f"{program.label} ended with {code}")
             found = _SANITIZER.search(program.log())
             if found:

@@ -1,13 +1,34 @@
 -- What haproxy.cfg calls: asks the router for a worker, gives the next fallback when one refuses the
--- connection, and reports what became of the request. For HAProxy 2.6 or later, with lua-cjson.
+-- connection, and reports what became of the request. For HAProxy 2.6 or later.
 -- Load it with `lua-load` (one state for all threads), not with lua-load-per-thread.
-local cjson = require "cjson.safe"
-
 -- Where the router is reached, as HAProxy writes addresses: a frontend of haproxy.cfg, so that time
 -- limits and health checks are HAProxy's own.
 local ROUTER = assert(os.getenv("WARMPATH_ROUTER"), "warmpath.lua: setenv WARMPATH_ROUTER is missing")
+-- The model of requests whose first bytes do not name one: for bodies beyond tune.bufsize only.
+local MODEL = os.getenv("WARMPATH_MODEL") or ""
 local TRIES = 3            -- on how many workers a request may be tried
 local RENEW_SECONDS = 30   -- a reservation ends 120 s after the last sign of life
+
+local RANK = "x-data-parallel-rank"
+
+-- Headers of the client that mean something to the router. HINTS are not for the worker.
+local HINTS = {
+  "x-session-id",
+  "x-session-token",
+  "x-session-affinity",
+  "x-claude-code-session-id",
+  "x-amzn-sagemaker-prefix-aware-id",
+  "x-gateway-destination-endpoint-subset",
+  "x-warmpath-exclude",
+  "x-warmpath-max-wait-ms",
+  "x-warmpath-lease-ms",
+  "x-llm-d-slo-ttft-ms",
+  "x-llm-d-slo-tpot-ms",
+  "x-slo-ttft-ms",
+  "x-slo-tpot-ms",
+}
+local PASSED = { ["x-request-id"] = true, ["prefer"] = true, ["content-encoding"] = true }
+for _, name in ipairs(HINTS) do PASSED[name] = true end
 
 -- Requests with a reservation, by their unique id.
 local open = {}
@@ -25,40 +46,41 @@ local function post_outcome(body)
   end
 end
 
-local function outcome(request, kind, fields)
-  fields = fields or {}
-  fields.reservation_id = request.reservation
-  fields.kind = kind
-  local choice = request.choices[request.current]
-  if request.current > 1 and choice then fields.served_by = choice.address end
-  return cjson.encode(fields)
+local function outcome(request, kind, more)
+  local body = '{"reservation_id":"' .. request.reservation .. '","kind":"' .. kind .. '"'
+  if request.tried > 1 then
+    body = body .. ',"served_by":"' .. request.choices[request.tried] .. '"'
+  end
+  return body .. (more or "") .. "}"
 end
 
 -- In the background: no request waits for its report.
-local function report(request, kind, fields)
-  local body = outcome(request, kind, fields)
+local function report(request, kind, more)
+  local body = outcome(request, kind, more)
   core.register_task(function() post_outcome(body) end)
 end
 
--- Renews what is still open, so that a long request goes on to count as load.
+-- Renews what is open, so that a long request goes on to count as load.
 core.register_task(function()
   while true do
     core.sleep(RENEW_SECONDS)
+    local before = core.now().sec - RENEW_SECONDS
     local bodies = {}
-    for _, request in pairs(open) do table.insert(bodies, outcome(request, "PROGRESS")) end
+    for _, request in pairs(open) do
+      if request.started.sec < before then table.insert(bodies, outcome(request, "PROGRESS")) end
+    end
     for _, body in ipairs(bodies) do post_outcome(body) end
   end
 end)
 
 -- --- Choosing -----------------------------------------------------------------------------------
 
--- Sets what the backend `picked` connects to.
-local function aim(txn, choice)
-  local host, port = string.match(choice.address, "^%[?(.-)%]?:(%d+)$")
+-- Sets what the backend `picked` connects to: the next address that has not been tried.
+local function aim(txn, request)
+  request.tried = request.tried + 1
+  local host, port = string.match(request.choices[request.tried], "^%[?(.-)%]?:(%d+)$")
   txn:set_var("txn.warmpath_host", host)
   txn:set_var("txn.warmpath_port", tonumber(port))
-  -- They make a shared port reach the right data-parallel rank.
-  for name, value in pairs(choice.headers) do txn.http:req_set_header(name, value) end
 end
 
 local function answer(txn, status, body, retry_after)
@@ -70,43 +92,85 @@ local function answer(txn, status, body, retry_after)
   txn:done(reply)
 end
 
+local function headers_for_pick(txn)
+  local headers = { ["content-type"] = { "application/json" } }
+  for name, values in pairs(txn.http:req_get_headers()) do
+    if PASSED[name] then
+      local list = {}
+      for _, value in pairs(values) do table.insert(list, value) end
+      headers[name] = list
+    end
+  end
+  return headers
+end
+
+-- A piece of text as JSON, without a sequence of bytes that the cut has left incomplete.
+local function quote(text)
+  text = string.gsub(text, "[\xC2-\xF4][\x80-\xBF]*$", "")
+  return '"' .. string.gsub(text, '[%c"\\]', function(c)
+    return string.format("\\u%04x", string.byte(c))
+  end) .. '"'
+end
+
+-- What the router is asked: the client's body as it is; of a body that does not fit into tune.bufsize
+-- the first bytes as text, which conversations and shared documents have in common as well. A body
+-- without a length that was cut shows by its end.
+local function question(txn)
+  local headers, body = headers_for_pick(txn), txn.sf:req_body() or ""
+  local size = tonumber(txn.sf:req_body_size()) or 0
+  if size <= #body and string.find(body, "}%s*$") then
+    headers["x-warmpath-path"] = { txn.sf:path() }
+    return headers, body, ""
+  end
+  local model = string.match(body, '"model"%s*:%s*"([^"\\]+)"') or MODEL
+  return headers, '{"model":' .. quote(model) .. ',"text":' .. quote(body) .. "}", "first_bytes:"
+end
+
 -- Leaves txn.warmpath_host unset when no pick could be had; haproxy.cfg decides what then happens.
 core.register_action("warmpath_pick", { "http-req" }, function(txn)
-  local body = txn.sf:req_body() or ""
+  local headers, body, how = question(txn)
+  for _, name in ipairs(HINTS) do txn.http:req_del_header(name) end
   local reply = core.httpclient():post {
-    dst = ROUTER, url = "http://warmpath/v1/pick", body = '{"openai":{"path":"' .. txn.sf:path() .. '","body":' .. body .. '}}',
-    headers = { ["content-type"] = { "application/json" } },
+    dst = ROUTER, url = "http://warmpath/v1/pick", headers = headers, body = body,
   }
-  local pick = reply.status == 200 and cjson.decode(reply.body)
-  if not pick then
+  local function header(name)
+    return reply.headers and reply.headers[name] and reply.headers[name][0]
+  end
+  local reservation = header("x-warmpath-reservation-id")
+  if reply.status ~= 200 or not reservation then
     txn:set_var("txn.warmpath_pick", "none:" .. reply.status)
-    -- The request's own fault, or too much load: the client is told.
-    if reply.status >= 400 and reply.status < 500 then
-      answer(txn, reply.status, reply.body, reply.headers["retry-after"] and
-             reply.headers["retry-after"][0])
+    -- The request's own fault, or too much load: the client is told. Not of what may be a cut's.
+    local doubt = reply.status == 400 and not txn.sf:req_hdr("content-length")
+    if reply.status >= 400 and reply.status < 500 and not doubt then
+      answer(txn, reply.status, reply.body, header("retry-after"))
     end
     return
   end
-  txn:set_var("txn.warmpath_pick", pick.reason)
-  local request = { reservation = pick.reservation_id, choices = { pick.endpoint }, current = 1 }
-  for _, endpoint in ipairs(pick.fallbacks) do
+  local request = {
+    reservation = reservation,
+    choices = { header("x-gateway-destination-endpoint") },
+    tried = 0,
+    started = core.now(),
+  }
+  for address in string.gmatch(header("x-warmpath-fallbacks") or "", "[^,]+") do
     if #request.choices == TRIES then break end
-    table.insert(request.choices, endpoint)
+    table.insert(request.choices, address)
   end
-  request.started = core.now()
+  txn:set_var("txn.warmpath_pick", how .. header("x-warmpath-reason"))
   open[txn.sf:unique_id()] = request
-  aim(txn, pick.endpoint)
+  -- Makes a port that several data-parallel ranks share reach the right one.
+  if header(RANK) then txn.http:req_set_header(RANK, header(RANK)) end
+  aim(txn, request)
 end, 0)
 
 -- The request has come back through the frontend `warmpath_next`, because its worker refused the
 -- connection.
 core.register_action("warmpath_next", { "http-req" }, function(txn)
   local request = open[txn.sf:fc_pp_unique_id()]
-  local choice = request and request.choices[request.current + 1]
-  if not choice then return end
-  for name in pairs(request.choices[request.current].headers) do txn.http:req_del_header(name) end
-  request.current = request.current + 1
-  aim(txn, choice)
+  if not request or not request.choices[request.tried + 1] then return end
+  -- Fallbacks are addresses without ranks.
+  txn.http:req_del_header(RANK)
+  aim(txn, request)
 end, 0)
 
 -- --- The end ------------------------------------------------------------------------------------
@@ -136,7 +200,7 @@ function Watch:http_payload(txn, message)
   if request then
     local now = core.now()
     local ms = (now.sec - request.started.sec) * 1000 + (now.usec - request.started.usec) / 1000
-    report(request, "FIRST_TOKEN", { ttft_ms = ms })
+    report(request, "FIRST_TOKEN", string.format(',"ttft_ms":%.3f', ms))
   end
   filter.unregister_data_filter(self, message.channel)
 end

@@ -1,17 +1,19 @@
 -- What warmpath.conf calls in the phases of a request: asks the router for a worker, tries the
 -- fallbacks when it refuses the connection, and reports what became of the request.
--- Runs in NGINX's Lua module (LuaJIT) with lua-cjson.
 local balancer = require "ngx.balancer"
-local cjson = require "cjson.safe"
 
 local M = {}
 
 -- Set once, before the worker processes start.
 local settings
 
-local RENEW_SECONDS = 30    -- a reservation ends 120 s after the last sign of life
-local KEPT_CONNECTIONS = 64 -- to the router, in each worker process
+local RENEW_SECONDS = 30     -- a reservation ends 120 s after the last sign of life
+local KEPT_CONNECTIONS = 64  -- to the router, in each worker process
 local KEPT_MS = 30000
+local RANK = "x-data-parallel-rank"
+
+-- Requests of this worker process with a reservation.
+local open = {}
 
 function M.configure(options)
   local host, port = string.match(options.router, "^(.+):(%d+)$")
@@ -65,16 +67,31 @@ local function served_by()
   return string.match(ngx.var.upstream_addr or "", "([^%s,]+)$")
 end
 
--- Sends a report in the background: a request's end never waits for it.
-local function report(ctx, kind, fields)
-  fields = fields or {}
-  fields.reservation_id = ctx.reservation
-  fields.kind = kind
+local function outcome(request, kind, more)
+  local body = '{"reservation_id":"' .. request.reservation .. '","kind":"' .. kind .. '"'
+  if request.served_by then body = body .. ',"served_by":"' .. request.served_by .. '"' end
+  return body .. (more or "") .. "}"
+end
+
+-- Sends a report in the background: no request waits for its report.
+local function report(request, kind, more)
   local address = served_by()
-  if address and address ~= ctx.choices[1].address then fields.served_by = address end
+  if address and address ~= request.choices[1] then request.served_by = address end
   local ok, err = ngx.timer.at(0, function(_, body) post("/v1/outcome", body) end,
-                               cjson.encode(fields))
+                               outcome(request, kind, more))
   if not ok then ngx.log(ngx.WARN, "warmpath: report lost: ", err) end
+end
+
+-- Renews what is open, so that a long request goes on to count as load. For init_worker.
+function M.start()
+  assert(ngx.timer.every(RENEW_SECONDS, function()
+    local before = ngx.now() - RENEW_SECONDS
+    local bodies = {}
+    for request in pairs(open) do
+      if request.started < before then table.insert(bodies, outcome(request, "PROGRESS")) end
+    end
+    for _, body in ipairs(bodies) do post("/v1/outcome", body) end
+  end))
 end
 
 -- --- Phases -------------------------------------------------------------------------------------
@@ -106,70 +123,71 @@ function M.pick()
   ngx.req.read_body()
   local answer = ngx.location.capture("/warmpath/pick", {
     method = ngx.HTTP_POST,
-    body = '{"openai":{"path":"' .. ngx.var.uri .. '","body":' .. ngx.req.get_body_data() .. '}}',
+    always_forward_body = true,
+    vars = { warmpath_path = ngx.var.uri },
   })
-  local pick = answer.status == 200 and cjson.decode(answer.body)
-  if not pick then
+  local header = {}
+  for name, value in pairs(answer.header) do header[string.lower(name)] = value end
+  local reservation = header["x-warmpath-reservation-id"]
+  if answer.status ~= 200 or not reservation then
     -- The request's own fault, or too much load: the client is told.
     if answer.status >= 400 and answer.status < 500 then
       ngx.var.warmpath_pick = "refused:" .. answer.status
-      return refuse(answer.status, answer.body, answer.header["Retry-After"])
+      return refuse(answer.status, answer.body, header["retry-after"])
     end
     return without_pick(answer.status)
   end
-  local ctx = { reservation = pick.reservation_id, choices = { pick.endpoint }, next = 1 }
-  for _, endpoint in ipairs(pick.fallbacks) do
-    if #ctx.choices == settings.tries then break end
-    table.insert(ctx.choices, endpoint)
+  local request = {
+    reservation = reservation,
+    choices = { header["x-gateway-destination-endpoint"] },
+    tried = 0,
+    started = ngx.now(),
+  }
+  for address in string.gmatch(header["x-warmpath-fallbacks"] or "", "[^,]+") do
+    if #request.choices == settings.tries then break end
+    table.insert(request.choices, address)
   end
-  ngx.ctx.warmpath = ctx
-  ngx.var.warmpath_pick = pick.reason
+  open[request] = true
+  ngx.ctx.warmpath = request
+  ngx.var.warmpath_pick = header["x-warmpath-reason"]
   ngx.var.warmpath_upstream = "picked_worker"
-  -- They make a shared port reach the right data-parallel rank.
-  for name, value in pairs(pick.endpoint.headers) do ngx.req.set_header(name, value) end
+  -- Makes a port that several data-parallel ranks share reach the right one.
+  ngx.req.set_header(RANK, header[RANK])
 end
 
 -- balancer: called once for each try.
 function M.balance()
-  local ctx = ngx.ctx.warmpath
-  local choice = ctx.choices[ctx.next]
-  if ctx.next == 1 then
-    if #ctx.choices > 1 then balancer.set_more_tries(#ctx.choices - 1) end
-  else
-    local before = ctx.choices[ctx.next - 1]
-    if next(before.headers) or next(choice.headers) then
-      for name in pairs(before.headers) do ngx.req.clear_header(name) end
-      for name, value in pairs(choice.headers) do ngx.req.set_header(name, value) end
-      assert(balancer.recreate_request())
-    end
+  local request = ngx.ctx.warmpath
+  if request.tried == 0 then
+    if #request.choices > 1 then balancer.set_more_tries(#request.choices - 1) end
+  elseif request.tried == 1 and ngx.req.get_headers()[RANK] then
+    -- Fallbacks are addresses without ranks.
+    ngx.req.clear_header(RANK)
+    assert(balancer.recreate_request())
   end
-  ctx.next = ctx.next + 1
-  local host, port = string.match(choice.address, "^%[?(.-)%]?:(%d+)$")
+  request.tried = request.tried + 1
+  local host, port = string.match(request.choices[request.tried], "^%[?(.-)%]?:(%d+)$")
   assert(balancer.set_current_peer(host, tonumber(port)))
 end
 
 -- body_filter: called for each piece of the answer. The first one of a stream is the first token.
-function M.progress()
-  local ctx = ngx.ctx.warmpath
-  if not ctx or ngx.arg[1] == "" or ngx.arg[2] then return end
-  local now = ngx.now()
-  if not ctx.renewed then
-    ctx.renewed = now
-    local kind = ngx.header.content_type or ""
-    if ngx.status == 200 and string.find(kind, "text/event-stream", 1, true) then
-      report(ctx, "FIRST_TOKEN", { ttft_ms = (now - ngx.req.start_time()) * 1000 })
-    end
-  elseif now - ctx.renewed > RENEW_SECONDS then
-    ctx.renewed = now
-    report(ctx, "PROGRESS")
+function M.first_token()
+  local request = ngx.ctx.warmpath
+  if not request or request.seen or ngx.arg[1] == "" then return end
+  request.seen = true
+  if ngx.status == 200 and
+     string.find(ngx.header.content_type or "", "text/event-stream", 1, true) then
+    local ms = (ngx.now() - ngx.req.start_time()) * 1000
+    report(request, "FIRST_TOKEN", string.format(',"ttft_ms":%.3f', ms))
   end
 end
 
--- log: the request has ended, however it did; a client that hung up is status 499.
+-- log: the request has ended, however it did; a client that hung up before the answer is status 499.
 function M.finish()
-  local ctx = ngx.ctx.warmpath
-  if not ctx then return end
-  report(ctx, ngx.status < 400 and "FINISHED" or "FAILED")
+  local request = ngx.ctx.warmpath
+  if not request then return end
+  open[request] = nil
+  report(request, ngx.status < 400 and "FINISHED" or "FAILED")
 end
 
 return M

@@ -13,6 +13,7 @@ import threading
 import cluster
 import harness
 import openai
+import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -181,6 +182,7 @@ class CoreCases:
             assert harness.http(url, text)[0] == status
         fleet.wait_released()
 
+    @pytest.mark.xfail(reason="picks on text know no prefix yet")
     def test_conversations_stay_on_their_workers(self, site):
         fleet = Fleet(site)
         client = Client(self.start(fleet))

@@ -18,7 +18,7 @@ class TestNginx(balancers.CoreCases):
                     'lua_package_path "/etc/nginx/warmpath/?.lua;;"':
                         f'lua_package_path "{balancers.DEPLOY}/nginx/?.lua;'
                         f'{balancers.TREE}/usr/share/lua/5.1/?.lua;;"',
-                    "127.0.0.1:9090": fleet.router.http.removeprefix("http://"),
+                    "127.0.0.1:9091": fleet.router.pick.removeprefix("http://"),
                     'on_failure = "open"': f'on_failure = "{on_failure}"',
                     **{f"10.0.0.1{i + 1}:8000": e.address for i, e in enumerate(fleet.engines)},
                     "listen 8080": f"listen 127.0.0.1:{port}",

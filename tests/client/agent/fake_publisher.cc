@@ -2,6 +2,7 @@
 
 #include <zmq.h>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
@@ -75,11 +76,16 @@ void FakePublisher::Open() {
   const int router_linger = 0;
   zmq_setsockopt(pub_, ZMQ_LINGER, &pub_linger, sizeof pub_linger);
   zmq_setsockopt(router_, ZMQ_LINGER, &router_linger, sizeof router_linger);
-  const bool first = events_.empty();
+  // Below the ports that the kernel hands out: there a client that knocks while this publisher is
+  // away may reach another process, or connect to itself.
+  std::random_device random;
+  std::uniform_int_distribution<int> port(20'000, 32'000);
   // The old sockets' ports take a moment to become free again.
   const absl::Time deadline = absl::Now() + kPatience;
   const auto bind = [&](void* socket, const std::string& endpoint) {
-    while (zmq_bind(socket, first ? "tcp://127.0.0.1:*" : endpoint.c_str()) != 0) {
+    while (zmq_bind(socket, endpoint.empty()
+                                ? absl::StrCat("tcp://127.0.0.1:", port(random)).c_str()
+                                : endpoint.c_str()) != 0) {
       ASSERT_LT(absl::Now(), deadline) << zmq_strerror(zmq_errno());
       std::this_thread::yield();
     }

@@ -2,6 +2,8 @@
 
 #include <zmq.h>
 
+#include <random>
+
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"

@@ -24,6 +24,7 @@ struct EngineConfig {
   std::string worker_id;  // after CompleteConfig never empty
   std::string engine = "vllm";
   std::string http;
+  std::string api_key_file;            // holds the key that the engine's /v1 wants; empty: none
   std::vector<std::string> advertise;  // one, or one per rank
   std::string model;
   std::uint32_t ranks = 1;

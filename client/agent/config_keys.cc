@@ -177,6 +177,10 @@ constexpr ConfigKey kKeys[] = {
     {kE, "engine_http", "URL", "(required)",
      "Base URL of the engine's HTTP server, for /metrics, /health and /v1/models.", false,
      &SetString<&EngineConfig::http>},
+    {kE, "api_key_file", "file", "",
+     "File with the engine's API key (vLLM's --api-key), sent with each request to `engine_http`. "
+     "Read at start. Empty: none.",
+     false, &SetString<&EngineConfig::api_key_file>},
     {kE, "advertise", "host:port list", "",
      "Address at which callers reach the engine: one for all ranks (they then need the header "
      "X-data-parallel-rank) or one per rank. Empty: host and port of `engine_http`.",

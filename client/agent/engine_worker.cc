@@ -8,10 +8,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/random.h"
+#include "core/base/status.h"
 #include "core/base/strings.h"
 
 namespace warmpath {
@@ -26,6 +28,18 @@ std::uint32_t ReadRoutingBlock(const std::string& path) {
   std::ifstream file(path);
   std::uint32_t block = 0;
   return file >> block && block <= 65536 ? block : 0;
+}
+
+// The first line of the file: editors and secret mounts like to end it.
+absl::StatusOr<std::string> ReadApiKey(const std::string& path) {
+  if (path.empty()) return std::string();
+  std::ifstream file(path);
+  std::string key;
+  if (!std::getline(file, key) || key.empty()) {
+    return absl::NotFoundError(absl::StrCat("api_key_file: can not read a key from \"", path,
+                                            "\"; put it on the first line"));
+  }
+  return key;
 }
 
 absl::Status WriteRoutingBlock(const std::string& path, std::uint32_t block) {
@@ -77,7 +91,12 @@ absl::StatusOr<std::unique_ptr<EngineWorker>> EngineWorker::Create(
     const Clock& clock, std::uint64_t random_seed, std::unique_ptr<HttpGetter> http) {
   std::unique_ptr<EngineWorker> worker(new EngineWorker(config, clock));
   Random random(random_seed);
-  worker->http_ = http != nullptr ? std::move(http) : MakeCurlGetter();
+  if (http == nullptr) {
+    HttpOptions options;
+    WARMPATH_ASSIGN_OR_RETURN(options.bearer_token, ReadApiKey(config.api_key_file));
+    http = MakeCurlGetter(options);
+  }
+  worker->http_ = std::move(http);
   worker->scraper_ = std::make_unique<LoadScraper>(ScraperOptions{.base_url = config.http},
                                                    worker->http_.get(), clock);
   worker->wake_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);

@@ -54,6 +54,10 @@ class CurlGetter final : public HttpGetter {
                      static_cast<long>(absl::ToInt64Milliseconds(options_.connect_timeout)));
     curl_easy_setopt(curl_, CURLOPT_TIMEOUT_MS,
                      static_cast<long>(absl::ToInt64Milliseconds(options_.timeout)));
+    if (!options_.bearer_token.empty()) {
+      curl_easy_setopt(curl_, CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
+      curl_easy_setopt(curl_, CURLOPT_XOAUTH2_BEARER, options_.bearer_token.c_str());
+    }
     curl_easy_setopt(curl_, CURLOPT_WRITEFUNCTION, &OnBytes);
     curl_easy_setopt(curl_, CURLOPT_WRITEDATA, &body);
     const CURLcode code = curl_easy_perform(curl_);

@@ -30,6 +30,7 @@ struct HttpOptions {
   absl::Duration connect_timeout = absl::Milliseconds(500);
   absl::Duration timeout = absl::Seconds(2);
   std::size_t max_body_bytes = std::size_t{16} << 20;
+  std::string bearer_token;  // sent as Authorization with each request; empty: none
 };
 
 // libcurl. Follows no redirects and uses no proxy: the engine is a neighbour, and a proxy from

@@ -96,6 +96,20 @@ TEST(CurlGetterTest, GetsAndTellsFailuresApart) {
   EXPECT_THAT(http->Get(server.url() + "/health"), StatusIs(absl::StatusCode::kUnavailable));
 }
 
+TEST(CurlGetterTest, SendsTheKeyOnlyIfThereIsOne) {
+  httplib::Server server;
+  server.Get("/", [](const httplib::Request& request, httplib::Response& response) {
+    response.set_content(request.get_header_value("Authorization"), "text/plain");
+  });
+  const std::string url = absl::StrCat("http://127.0.0.1:", server.bind_to_any_port("127.0.0.1"));
+  std::thread thread([&] { server.listen_after_bind(); });
+  while (!server.is_running()) std::this_thread::yield();
+  EXPECT_EQ(MakeCurlGetter()->Get(url)->body, "");
+  EXPECT_EQ(MakeCurlGetter({.bearer_token = "k 1"})->Get(url)->body, "Bearer k 1");
+  server.stop();
+  thread.join();
+}
+
 class AppTest : public ::testing::Test {
  protected:
   AppTest() {
@@ -130,6 +144,13 @@ class AppTest : public ::testing::Test {
   EngineServer server_;
   AgentConfig config_;
 };
+
+TEST_F(AppTest, AKeyFileThatCanNotBeReadIsNamed) {
+  config_.engines[0].api_key_file = folder_ / "key";
+  ASSERT_THAT(CompleteConfig(&config_), testing::IsOk());
+  EXPECT_THAT(App::Start(config_, SystemClock()),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("api_key_file: can not read")));
+}
 
 TEST_F(AppTest, RunsSeveralEnginesAndSaysHowTheyAre) {
   EngineConfig second;  // without events

@@ -17,6 +17,7 @@ static_assert(std::endian::native == std::endian::little,
 
 // The terminating zero of the literal is part of the prefix.
 constexpr char kDomainPrefix[] = "warmpath-domain-v1";
+constexpr char kTextDomainPrefix[] = "warmpath-text-v1";
 constexpr std::uint32_t kAbsent = 0xFFFFFFFF;
 
 template <typename T>
@@ -60,15 +61,14 @@ std::uint64_t FoldedProduct(std::uint64_t a, std::uint64_t b) {
   return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
 }
 
-// XXH3-64 of one block of tokens after another, all of one size and seed. What depends on the
-// seed alone is computed once for a prompt instead of once for a block:
+// XXH3-64 of one block of tokens (or text) after another, all of one size and seed. What depends on
+// the seed alone is computed once for a prompt instead of once for a block:
 //  - above 240 bytes, the 192-byte secret that XXH3 derives from the seed;
 //  - at exactly 64 bytes (16 tokens, the usual engine block), the secret words with the seed
 //    mixed in. XXH3 hashes such an input as four 16-byte lanes, each one folded product.
 class LocalHasher {
  public:
-  LocalHasher(std::uint64_t seed, std::uint32_t block_size)
-      : seed_(seed), bytes_(std::size_t{block_size} * sizeof(TokenId)) {
+  LocalHasher(std::uint64_t seed, std::size_t block_bytes) : seed_(seed), bytes_(block_bytes) {
     if (bytes_ > kMidSizeMax) XXH3_generateSecret_fromSeed(secret_, seed);
     if (bytes_ != kFourLanes) return;
     // Byte offset in the default secret of each lane's pair of words (XXH3_len_17to128_64b).
@@ -79,9 +79,9 @@ class LocalHasher {
     }
   }
 
-  std::uint64_t Hash(const TokenId* tokens) const {
+  std::uint64_t Hash(const void* block) const {
     if (bytes_ == kFourLanes) {
-      const auto* input = reinterpret_cast<const char*>(tokens);
+      const auto* input = static_cast<const char*>(block);
       std::uint64_t sum = kFourLanes * XXH_PRIME64_1;
       for (int lane = 0; lane < 4; ++lane) {
         sum += FoldedProduct(LoadWord(input + 16 * lane) ^ lane_[lane][0],
@@ -89,8 +89,8 @@ class LocalHasher {
       }
       return XXH3_avalanche(sum);
     }
-    if (bytes_ <= kMidSizeMax) return XXH3_64bits_withSeed(tokens, bytes_, seed_);
-    return XXH3_64bits_withSecretandSeed(tokens, bytes_, secret_, sizeof(secret_), seed_);
+    if (bytes_ <= kMidSizeMax) return XXH3_64bits_withSeed(block, bytes_, seed_);
+    return XXH3_64bits_withSecretandSeed(block, bytes_, secret_, sizeof(secret_), seed_);
   }
 
  private:
@@ -112,6 +112,27 @@ std::uint64_t DomainSeed(std::optional<std::string_view> lora,
   AppendName(lora, &input);
   AppendName(salt, &input);
   return XXH3_64bits_withSeed(input.data(), input.size(), kHashSeed);
+}
+
+std::uint64_t TextDomainSeed(std::string_view model, std::optional<std::string_view> lora,
+                             std::optional<std::string_view> salt) {
+  std::string input(kTextDomainPrefix, sizeof(kTextDomainPrefix));
+  AppendName(model, &input);
+  AppendName(lora, &input);
+  AppendName(salt, &input);
+  return XXH3_64bits_withSeed(input.data(), input.size(), kHashSeed);
+}
+
+void AppendTextChain(std::uint64_t text_domain_seed, std::size_t chunk_bytes, std::string_view text,
+                     std::vector<ChainHash>* chain) {
+  const LocalHasher hasher(text_domain_seed, chunk_bytes);
+  chain->reserve(chain->size() + text.size() / chunk_bytes);
+  ChainHash parent = 0;
+  for (std::size_t at = 0; text.size() - at >= chunk_bytes; at += chunk_bytes) {
+    const std::uint64_t local = hasher.Hash(text.data() + at);
+    parent = at == 0 ? local : ExtendChain(parent, local);
+    chain->push_back(parent);
+  }
 }
 
 std::uint64_t LocalHash(std::uint64_t domain_seed, std::span<const TokenId> tokens,
@@ -141,7 +162,7 @@ void AppendChain(std::uint64_t domain_seed, std::uint32_t block_size,
   chain->resize(old_size + blocks);
   ChainHash* const out = chain->data() + old_size;
   if (items.empty()) {
-    const LocalHasher hasher(domain_seed, block_size);
+    const LocalHasher hasher(domain_seed, std::size_t{block_size} * sizeof(TokenId));
     ChainHash parent = out[0] = hasher.Hash(tokens.data());
     for (std::size_t i = 1; i < blocks; ++i) {
       parent = out[i] = ExtendChain(parent, hasher.Hash(tokens.data() + i * block_size));

@@ -44,6 +44,18 @@ void AppendChain(std::uint64_t domain_seed, std::uint32_t block_size,
                  std::span<const TokenId> tokens, std::span<const MultimodalItem> items,
                  std::vector<ChainHash>* chain);
 
+// --- Text, while no tokenizer is at hand (core/prompt/canonical_text.h). Such chains never leave
+// the router, and no engine's events contain them.
+
+// Seed of text chunks; a seed of its own, so that no text is taken for tokens. `model` is the
+// pool's name, not the alias that a request used: aliases share their caches.
+std::uint64_t TextDomainSeed(std::string_view model, std::optional<std::string_view> lora,
+                             std::optional<std::string_view> salt);
+
+// Like AppendChain, for each full chunk of `chunk_bytes` bytes. REQUIRES: chunk_bytes > 0.
+void AppendTextChain(std::uint64_t text_domain_seed, std::size_t chunk_bytes, std::string_view text,
+                     std::vector<ChainHash>* chain);
+
 }  // namespace warmpath
 
 #endif  // WARMPATH_CORE_HASHING_CHAIN_HASH_H_

@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/base/strings.h"
+#include "core/prompt/canonical_text.h"
+#include "core/prompt/chat_text.h"
 
 namespace warmpath {
 namespace {
@@ -16,6 +19,11 @@ namespace {
 using simdjson::dom::array;
 using simdjson::dom::element;
 using simdjson::dom::object;
+
+// Enough for the longest prefix that prefix_aware cuts: 65,536 code points.
+constexpr std::size_t kChatTextBytes = 65'536 * 4;
+constexpr std::size_t kKeptParserBytes = 256u << 10;
+constexpr std::size_t kLeastParserBytes = 64u << 10;
 
 absl::Status Wrong(std::string_view field, std::string_view wanted) {
   return absl::InvalidArgumentError(absl::StrCat(ToAbsl(field), ": must be ", ToAbsl(wanted)));
@@ -59,12 +67,17 @@ absl::Status TakeTokens(const array& ids, std::string_view field, const OpenAiLi
   return absl::OkStatus();
 }
 
+void TakeRawText(std::string_view text, OpenAiRequest* request) {
+  request->raw_text = text;
+  AppendCanonicalCompletion(text, &request->canonical_text);
+}
+
 // "prompt": text, token ids, or a batch of either, of which the first counts.
 absl::Status TakePrompt(const element& prompt, const OpenAiLimits& limits, OpenAiRequest* request) {
   constexpr std::string_view kWanted = "a string, a list of token ids, or a list of either";
   std::string_view text;
   if (prompt.get_string().get(text) == simdjson::SUCCESS) {
-    request->raw_text = text;
+    TakeRawText(text, request);
     return absl::OkStatus();
   }
   array items;
@@ -79,7 +92,7 @@ absl::Status TakePrompt(const element& prompt, const OpenAiLimits& limits, OpenA
     ++request->prompts;
   }
   if (first.get_string().get(text) == simdjson::SUCCESS) {
-    request->raw_text = text;
+    TakeRawText(text, request);
     return absl::OkStatus();
   }
   array ids;
@@ -87,49 +100,26 @@ absl::Status TakePrompt(const element& prompt, const OpenAiLimits& limits, OpenA
   return TakeTokens(ids, "prompt[0]", limits, request);
 }
 
-// A message's content: a string, null, or a list of parts, of which those with text count.
-absl::Status TakeContent(const element& content, std::string_view field, std::string* text) {
-  std::string_view whole;
-  if (content.get_string().get(whole) == simdjson::SUCCESS) {
-    text->append(whole);
-    return absl::OkStatus();
-  }
-  array parts;
-  if (content.get_array().get(parts) != simdjson::SUCCESS) {
-    return Wrong(field, "a string or a list of parts");
-  }
-  std::size_t index = 0;
-  for (const element part : parts) {
-    const std::string name = absl::StrCat(ToAbsl(field), "[", index++, "]");
-    if (part.get_string().get(whole) == simdjson::SUCCESS) {  // some clients send bare strings
-      text->append(whole);
-      continue;
-    }
-    object members;
-    if (part.get_object().get(members) != simdjson::SUCCESS) return Wrong(name, "an object");
-    const std::optional<element> value = Member(members, "text");
-    if (!value.has_value()) continue;  // an image, an audio clip
-    if (value->get_string().get(whole) != simdjson::SUCCESS) {
-      return Wrong(absl::StrCat(name, ".text"), "a string");
-    }
-    text->append(whole);
-  }
+absl::Status TakeMessages(std::string_view field, const element& messages, const object& body,
+                          std::size_t body_bytes, OpenAiRequest* request) {
+  ChatTexts texts;
+  texts.content_limit = kChatTextBytes;
+  texts.canonical.reserve(body_bytes);
+  AppendChatHead(body, &texts.canonical);
+  WARMPATH_RETURN_IF_ERROR(AppendMessages(field, messages, &texts));
+  request->chat_text = std::move(texts.content);
+  request->canonical_text = std::move(texts.canonical);
   return absl::OkStatus();
 }
 
-absl::Status TakeMessages(const element& messages, OpenAiRequest* request) {
-  array items;
-  if (messages.get_array().get(items) != simdjson::SUCCESS) return Wrong("messages", "a list");
-  std::size_t index = 0;
-  for (const element item : items) {
-    const std::string name = absl::StrCat("messages[", index++, "]");
-    object message;
-    if (item.get_object().get(message) != simdjson::SUCCESS) return Wrong(name, "an object");
-    const std::optional<element> content = Member(message, "content");
-    if (!content.has_value()) continue;  // an assistant's message that only calls tools
-    WARMPATH_RETURN_IF_ERROR(
-        TakeContent(*content, absl::StrCat(name, ".content"), &request->chat_text));
-  }
+// "input" of /v1/responses: a list of messages and other items, or the user's text.
+absl::Status TakeInput(const object& body, std::size_t body_bytes, OpenAiRequest* request) {
+  const std::optional<element> input = Member(body, "input");
+  if (!input.has_value()) return Wrong("input", "given for this path");
+  if (!input->is_string()) return TakeMessages("input", *input, body, body_bytes, request);
+  AppendChatHead(body, &request->canonical_text);
+  request->chat_text = input->get_string().value_unsafe();
+  AppendCanonicalUserText(request->chat_text, &request->canonical_text);
   return absl::OkStatus();
 }
 
@@ -147,8 +137,8 @@ absl::Status TakeOutputLimit(const object& body, OpenAiRequest* request) {
   return absl::OkStatus();
 }
 
-absl::Status Take(std::string_view path, const object& body, const OpenAiLimits& limits,
-                  OpenAiRequest* request) {
+absl::Status Take(std::string_view path, const object& body, std::size_t body_bytes,
+                  const OpenAiLimits& limits, OpenAiRequest* request) {
   WARMPATH_RETURN_IF_ERROR(TakeText(body, "model", &request->model));
   if (Member(body, "cache_salt").has_value()) {
     WARMPATH_RETURN_IF_ERROR(TakeText(body, "cache_salt", &request->cache_salt.emplace()));
@@ -163,8 +153,13 @@ absl::Status Take(std::string_view path, const object& body, const OpenAiLimits&
   const bool completions_path = !chat_path && path.find("completions") != std::string_view::npos;
   if (chat_path && !messages.has_value()) return Wrong("messages", "given for this path");
   if (completions_path && !prompt.has_value()) return Wrong("prompt", "given for this path");
-  if (messages.has_value() && !completions_path) return TakeMessages(*messages, request);
+  if (messages.has_value() && !completions_path) {
+    return TakeMessages("messages", *messages, body, body_bytes, request);
+  }
   if (prompt.has_value()) return TakePrompt(*prompt, limits, request);
+  if (path.find("responses") != std::string_view::npos) {
+    return TakeInput(body, body_bytes, request);
+  }
   return absl::OkStatus();  // e.g. /v1/models: routed by load
 }
 
@@ -172,10 +167,17 @@ absl::Status Take(std::string_view path, const object& body, const OpenAiLimits&
 
 absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(std::string_view path, std::string_view json,
                                                  const OpenAiLimits& limits) {
-  simdjson::dom::parser parser;
-  if (parser.allocate(std::max<std::size_t>(json.size(), 1), limits.max_depth) !=
-      simdjson::SUCCESS) {
-    return absl::ResourceExhaustedError("openai.json: no memory to parse it");
+  // A parser's memory is ten times the body's: most of the time goes into getting it, so each
+  // thread keeps one for bodies of the usual size.
+  static thread_local simdjson::dom::parser kept;
+  simdjson::dom::parser large;
+  const bool usual = json.size() <= kKeptParserBytes;
+  simdjson::dom::parser& parser = usual ? kept : large;
+  if (parser.capacity() < json.size() || parser.max_depth() != limits.max_depth) {
+    const std::size_t least = usual ? kLeastParserBytes : 1;
+    if (parser.allocate(std::max(json.size(), least), limits.max_depth) != simdjson::SUCCESS) {
+      return absl::ResourceExhaustedError("openai.json: no memory to parse it");
+    }
   }
   element root;
   if (const simdjson::error_code error = parser.parse(json.data(), json.size()).get(root);
@@ -186,7 +188,7 @@ absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(std::string_view path, std::str
   object body;
   if (root.get_object().get(body) != simdjson::SUCCESS) return Wrong("openai.json", "an object");
   OpenAiRequest request;
-  WARMPATH_RETURN_IF_ERROR(Take(path, body, limits, &request));
+  WARMPATH_RETURN_IF_ERROR(Take(path, body, json.size(), limits, &request));
   return request;
 }
 

@@ -27,8 +27,11 @@ struct OpenAiRequest {
   bool has_tokens = false;
   std::vector<TokenId> tokens;  // /v1/completions with ids: exactly what the engine will see
   std::string raw_text;         // /v1/completions with text
-  // Chat: the text of all messages in order (string contents, and the text parts of lists).
+  // Chat: the text of all messages in order (string contents, and the text parts of lists); of a
+  // very long chat the beginning, which is 256 KiB at least.
   std::string chat_text;
+  // Of the last two: the canonical text (core/prompt/canonical_text.h).
+  std::string canonical_text;
 
   std::size_t prompts = 1;  // batch of /v1/completions: the first prompt is the one above
   std::optional<std::uint64_t> max_output_tokens;

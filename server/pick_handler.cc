@@ -12,6 +12,7 @@
 #include "core/base/strings.h"
 #include "core/fleet/pool.h"
 #include "core/hashing/chain_hash.h"
+#include "core/prompt/canonical_text.h"
 #include "core/prompt/openai_request.h"
 #include "server/convert_pick.h"
 #include "warmpath/v1/router.pb.h"
@@ -63,6 +64,7 @@ struct PickHandler::Prompt {
   std::vector<MultimodalItem> items;
   std::string_view raw_text;
   std::string_view chat_text;
+  std::string_view canonical_text;  // of either; empty when there is no text
   std::string_view session;
   std::uint64_t length = 0;  // L
   bool length_is_estimate = false;
@@ -83,8 +85,9 @@ PickHandler::PickHandler(Fleet* fleet, Picker* picker, const Clock* clock, const
 bool PickHandler::IsHeavy(const v1::PickRequest& request) const {
   switch (request.prompt_case()) {
     case v1::PickRequest::kText:
+      return request.text().size() > limits_.heavy_prompt_tokens * kBytesPerToken;
     case v1::PickRequest::kOpenai:
-      return true;
+      return request.openai().json().size() > limits_.heavy_prompt_tokens * kBytesPerToken;
     case v1::PickRequest::kTokens:
       return static_cast<std::uint32_t>(request.tokens().ids_size()) > limits_.heavy_prompt_tokens;
     case v1::PickRequest::kChain:
@@ -173,6 +176,7 @@ absl::Status PickHandler::TakeBody(const v1::PickRequest& request, Prompt* promp
   } else {
     prompt->raw_text = parsed.raw_text;
     prompt->chat_text = parsed.chat_text;
+    prompt->canonical_text = parsed.canonical_text;
   }
   if (parsed.prompts > 1) {
     prompt->note =
@@ -200,6 +204,10 @@ absl::Status PickHandler::TakePrompt(const v1::PickRequest& request, Prompt* pro
       return TakeTokens(request, prompt);
     case v1::PickRequest::kText:
       prompt->raw_text = request.text();
+      if (!request.text().empty()) {
+        AppendCanonicalCompletion(request.text(), &prompt->body.canonical_text);
+      }
+      prompt->canonical_text = prompt->body.canonical_text;
       break;
     case v1::PickRequest::kOpenai:
       WARMPATH_RETURN_IF_ERROR(TakeBody(request, prompt));
@@ -208,13 +216,16 @@ absl::Status PickHandler::TakePrompt(const v1::PickRequest& request, Prompt* pro
     case v1::PickRequest::PROMPT_NOT_SET:
       return absl::OkStatus();
   }
-  const std::size_t bytes = prompt->raw_text.size() + prompt->chat_text.size();
-  if (bytes > 0) {
+  if (!prompt->canonical_text.empty()) {
+    const std::size_t bytes =
+        prompt->raw_text.empty() ? prompt->canonical_text.size() : prompt->raw_text.size();
     prompt->length = (bytes + kBytesPerToken - 1) / kBytesPerToken;
     prompt->length_is_estimate = true;
-    absl::StrAppend(&prompt->note, prompt->note.empty() ? "" : "; ",
-                    "no tokenizer: the prompt's length is estimated as bytes / 4 and no prefix is "
-                    "matched; send token ids or chain hashes for that");
+    absl::StrAppend(
+        &prompt->note, prompt->note.empty() ? "" : "; ",
+        "no tokenizer: lengths are estimates of 4 bytes a token, and what is cached is "
+        "predicted from earlier picks by text, not known from events; send token ids or "
+        "chain hashes for that");
   }
   return absl::OkStatus();
 }
@@ -264,6 +275,16 @@ PickResult PickHandler::PickPrompt(const v1::PickRequest& request, HolderId hold
     AppendChain(DomainSeed(prompt.lora, prompt.cache_salt), block_size, prompt.tokens, prompt.items,
                 &buffer.chain());
     prompt.chain = buffer.chain();
+  } else if (!prompt.canonical_text.empty()) {
+    // Once a model has a tokenizer, its token ids are taken above, and nothing here is left to do.
+    query.chain_kind = ChainKind::kText;
+    if (block_size != 0) {
+      AppendTextChain(TextDomainSeed(pool.name(), prompt.lora, prompt.cache_salt),
+                      block_size * kBytesPerToken,
+                      prompt.canonical_text.substr(0, limits_.max_prompt_tokens * kBytesPerToken),
+                      &buffer.chain());
+      prompt.chain = buffer.chain();
+    }
   }
   query.chain = prompt.chain;
   query.prompt_tokens = prompt.length;

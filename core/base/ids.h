@@ -15,6 +15,11 @@ using ChainHash = std::uint64_t;
 
 using TokenId = std::uint32_t;
 
+// What the hashes of a chain were made of. Chains of text are an estimate of what an engine will
+// see, are known to this router only, and are never compared with chains of tokens.
+enum class ChainKind : std::uint8_t { kTokens, kText };
+inline constexpr std::size_t kChainKindCount = 2;
+
 // Where a cached block lies, fastest first. Values are those of proto Tier minus one.
 enum class Tier : std::uint8_t { kGpu = 0, kHost = 1, kDisk = 2, kExternal = 3 };
 inline constexpr std::size_t kTierCount = 4;

@@ -46,10 +46,10 @@ class Ledger final : public LoadLedger {
     while (!book.open.empty()) CloseAt(book.open.front(), cause, now, std::nullopt);
     for (Lingering& lingering : lingering_) {
       if (lingering.target != target) continue;
-      overlay_.EndLinger(target, lingering.chain);
+      Overlay(ChainKind::kTokens).EndLinger(target, lingering.chain);
       lingering.chain.clear();
     }
-    overlay_.ForgetPredicted(target);
+    for (PrefixOverlay& overlay : overlays_) overlay.ForgetPredicted(target);
     book.reports = EngineReports();
     book.span.reset();
   }
@@ -234,25 +234,32 @@ class Ledger final : public LoadLedger {
     return budget <= 0;
   }
 
-  void KnownDepths(std::span<const ChainHash> chain,
+  void KnownDepths(ChainKind kind, std::span<const ChainHash> chain,
                    std::span<std::uint32_t> depth) const override {
-    overlay_.Depths(chain, depth);
+    Overlay(kind).Depths(chain, depth);
   }
   void LearnPredicted(TargetId target, std::span<const ChainHash> chain) override {
-    if (Known(target)) overlay_.Predict(target, chain, targets_[target].predicted_bound);
+    if (!Known(target)) return;
+    Overlay(ChainKind::kTokens).Predict(target, chain, targets_[target].predicted_bound);
   }
   void ForgetPredicted(TargetId target) override {
-    if (Known(target)) overlay_.ForgetPredicted(target);
+    if (Known(target)) Overlay(ChainKind::kTokens).ForgetPredicted(target);
   }
-  std::uint64_t InFlightBlocks() const override { return overlay_.InFlightBlocks(); }
+  std::uint64_t InFlightBlocks() const override {
+    std::uint64_t blocks = 0;
+    for (const PrefixOverlay& overlay : overlays_) blocks += overlay.InFlightBlocks();
+    return blocks;
+  }
   std::uint64_t PredictedBlocks(TargetId target) const override {
-    return overlay_.PredictedBlocks(target);
+    std::uint64_t blocks = 0;
+    for (const PrefixOverlay& overlay : overlays_) blocks += overlay.PredictedBlocks(target);
+    return blocks;
   }
   void ForEachInFlight(TargetId target, std::vector<ChainHash>* out) const override {
-    overlay_.ForEachInFlight(target, out);
+    for (const PrefixOverlay& overlay : overlays_) overlay.ForEachInFlight(target, out);
   }
   void ForEachPredicted(TargetId target, std::vector<ChainHash>* out) const override {
-    overlay_.ForEachPredicted(target, out);
+    for (const PrefixOverlay& overlay : overlays_) overlay.ForEachPredicted(target, out);
   }
 
   std::uint64_t opened() const override { return opened_; }
@@ -308,9 +315,37 @@ class Ledger final : public LoadLedger {
             ? static_cast<double>(book.expected_output) +
                   averages.output_tokens * (load.inflight - static_cast<double>(book.announced))
             : averages.output_tokens * load.inflight;
-    load.kv_tokens = overlay_.OpenBlocks(target) * options_.block_size + book.loose_tokens +
+    load.kv_tokens = OpenBlocks(target) * options_.block_size + book.loose_tokens +
                      static_cast<std::uint64_t>(std::max(0.0, outputs) + 0.5);
     return load;
+  }
+
+  PrefixOverlay& Overlay(ChainKind kind) { return overlays_[static_cast<std::size_t>(kind)]; }
+  const PrefixOverlay& Overlay(ChainKind kind) const {
+    return overlays_[static_cast<std::size_t>(kind)];
+  }
+  std::uint64_t OpenBlocks(TargetId target) const {
+    std::uint64_t blocks = 0;
+    for (const PrefixOverlay& overlay : overlays_) blocks += overlay.OpenBlocks(target);
+    return blocks;
+  }
+
+  // Whether the target has most likely computed the prompt of a reservation that ended so. Callers
+  // without a way to report let leases end.
+  static bool WasComputed(CloseCause cause) {
+    switch (cause) {
+      case CloseCause::kFinished:
+      case CloseCause::kStreamEnded:
+      case CloseCause::kLeaseExpired:
+      case CloseCause::kReconciled:
+        return true;
+      case CloseCause::kFailed:
+      case CloseCause::kSuperseded:
+      case CloseCause::kTargetLost:
+      case CloseCause::kNewEpoch:
+        return false;
+    }
+    return false;
   }
 
   bool Known(TargetId target) const { return target < targets_.size() && targets_[target].in_use; }
@@ -326,7 +361,7 @@ class Ledger final : public LoadLedger {
       book.expected_output += entry.reservation.expected_output;
       ++book.announced;
     }
-    overlay_.Open(entry.reservation.target, entry.reservation.chain);
+    Overlay(entry.reservation.chain_kind).Open(entry.reservation.target, entry.reservation.chain);
     if (entry.reservation.first_token_seen) return;
     if (book.pending.empty()) {
       book.anchor_ns = absl::ToUnixNanos(now);
@@ -362,7 +397,8 @@ class Ledger final : public LoadLedger {
       book.expected_output -= entry.reservation.expected_output;
       --book.announced;
     }
-    overlay_.Close(entry.reservation.target, entry.reservation.chain, linger);
+    Overlay(entry.reservation.chain_kind)
+        .Close(entry.reservation.target, entry.reservation.chain, linger);
   }
 
   Reservation CloseAt(Place place, CloseCause cause, absl::Time now,
@@ -370,11 +406,15 @@ class Ledger final : public LoadLedger {
     const Reservation& r = table_[place].reservation;
     const TargetBook& book = targets_[r.target];
     const bool target_gone = cause == CloseCause::kTargetLost || cause == CloseCause::kNewEpoch;
-    const bool linger = book.has_events && !target_gone && !r.chain.empty();
+    const bool text = r.chain_kind == ChainKind::kText;
+    const bool linger = book.has_events && !text && !target_gone && !r.chain.empty();
+    // Before the overlay lets go of the chain, which would then be taken apart and built again.
+    if (text ? WasComputed(cause) : cause == CloseCause::kFinished && !book.has_events) {
+      Overlay(r.chain_kind).Predict(r.target, r.chain, book.predicted_bound);
+    }
     Detach(place, linger, now);
     if (cause == CloseCause::kFinished) {
       averages_.OnFinish(output_tokens, absl::ToDoubleSeconds(now - r.picked_at));
-      if (!book.has_events) overlay_.Predict(r.target, r.chain, book.predicted_bound);
     }
     if (r.holder != 0) {
       const auto holder = holders_.find(r.holder);
@@ -407,7 +447,7 @@ class Ledger final : public LoadLedger {
   }
 
   void RetireOldest() {
-    overlay_.EndLinger(lingering_.front().target, lingering_.front().chain);
+    Overlay(ChainKind::kTokens).EndLinger(lingering_.front().target, lingering_.front().chain);
     lingering_.pop_front();
   }
 
@@ -421,7 +461,7 @@ class Ledger final : public LoadLedger {
 
   const Options options_;
   ReservationTable table_;
-  PrefixOverlay overlay_;
+  std::array<PrefixOverlay, kChainKindCount> overlays_;
   AveragesKeeper averages_;
   std::vector<TargetBook> targets_;
   std::uint32_t target_count_ = 0;

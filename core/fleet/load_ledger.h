@@ -53,6 +53,7 @@ struct Reservation {
   double wait_s = 0;                  // W at the pick
   std::uint64_t expected_output = 0;  // tokens
   std::vector<ChainHash> chain;
+  ChainKind chain_kind = ChainKind::kTokens;
   std::string request_id;
   std::uint64_t holder = 0;  // 0: lease
   absl::Time picked_at;
@@ -97,8 +98,8 @@ class LoadLedger {
   static std::unique_ptr<LoadLedger> Create(const Options& options);
   virtual ~LoadLedger() = default;
 
-  // Targets are added by the fleet. `has_events` decides between linger and PREDICTED;
-  // `predicted_bound_blocks` bounds the target's PREDICTED store.
+  // Targets are added by the fleet. `has_events` decides between linger and PREDICTED for chains of
+  // tokens; `predicted_bound_blocks` bounds what the target is PREDICTED to hold, of either kind.
   virtual void AddTarget(TargetId target, bool has_events,
                          std::uint64_t predicted_bound_blocks) = 0;
   // Closes everything open there with the cause and forgets overlay and PREDICTED knowledge.
@@ -117,8 +118,10 @@ class LoadLedger {
   // served_by: in one step to another target.
   virtual void Move(ReservationId id, TargetId to, absl::Time now) = 0;
   // Exactly once; nothing is returned, and nothing happens, when the id is not open. FINISHED
-  // teaches o and R (output_tokens may be unknown) and, for a target without events, PREDICTED. The
-  // chain of what is returned is empty when the overlay still needs it.
+  // teaches o and R (output_tokens may be unknown) and, for a target without events, PREDICTED. A
+  // chain of text is PREDICTED at any target by any end but failure, loss and a second pick: no
+  // events will ever speak of it. The chain of what is returned is empty when the overlay still
+  // needs it.
   virtual std::optional<Reservation> Close(ReservationId id, CloseCause cause, absl::Time now,
                                            std::optional<std::uint64_t> output_tokens) = 0;
 
@@ -146,11 +149,11 @@ class LoadLedger {
   // Depth in blocks to which `target` is known to (be about to) hold the chain by either source.
   // Fills depth[target] for every target with a depth > 0; entries beyond are left alone.
   // `depth` is indexed by TargetId and sized by the caller.
-  virtual void KnownDepths(std::span<const ChainHash> chain,
+  virtual void KnownDepths(ChainKind kind, std::span<const ChainHash> chain,
                            std::span<std::uint32_t> depth) const = 0;
-  // Outcomes heal: the target turned out to hold these first blocks.
+  // Outcomes heal: the target turned out to hold these first blocks, of tokens.
   virtual void LearnPredicted(TargetId target, std::span<const ChainHash> chain) = 0;
-  // What was learned proved wrong.
+  // What was learned so proved wrong. Chains of text stay.
   virtual void ForgetPredicted(TargetId target) = 0;
   virtual std::uint64_t InFlightBlocks() const = 0;
   virtual std::uint64_t PredictedBlocks(TargetId target) const = 0;

@@ -118,7 +118,7 @@ absl::Status FindCandidates(Pool& pool, const Query& query, const EndpointFilter
   scratch->candidates.clear();
   scratch->left_out.clear();
   scratch->written.assign(targets.size(), 0);
-  if (!query.chain.empty()) ledger.KnownDepths(query.chain, scratch->written);
+  if (!query.chain.empty()) ledger.KnownDepths(query.chain_kind, query.chain, scratch->written);
   ledger.Loads(now, &scratch->loads);
 
   Sieve sieve;
@@ -175,7 +175,8 @@ absl::Status FindCandidates(Pool& pool, const Query& query, const EndpointFilter
     candidate.target = target;
     candidate.state = &state;
     candidate.load = load;
-    candidate.freshness = state.freshness();
+    candidate.freshness =
+        query.chain_kind == ChainKind::kText ? Freshness::kNone : state.freshness();
     candidate.event_blocks = state.slot == kNoSlot ? 0 : scratch->events.Of(state.slot);
     candidate.written_blocks = scratch->written[target];
   }

@@ -58,6 +58,8 @@ struct Healing {
 // Compares what was cached with what the pick believed.
 std::optional<Healing> Compare(const Reservation& reservation, std::uint64_t actual_cached,
                                std::uint32_t block_size, TargetState& target, LoadLedger& ledger) {
+  // An estimate against a count: neither drift nor healing follows from their difference.
+  if (reservation.chain_kind == ChainKind::kText) return std::nullopt;
   const bool fell_short = reservation.cached_tokens > actual_cached + block_size;
   NoteShortfall(fell_short, target);
   // What outcomes had taught beside the events was wrong: the events alone know better.

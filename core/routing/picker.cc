@@ -83,7 +83,9 @@ class LockedPick {
 
   // Looks at every block that the match skipped, and beyond what picks wrote. True when h changed.
   bool Correct(Candidate& candidate) {
-    if (candidate.verified || query_.chain.empty()) return false;
+    if (candidate.verified || query_.chain.empty() || query_.chain_kind == ChainKind::kText) {
+      return false;
+    }
     candidate.verified = true;
     if (candidate.state->slot == kNoSlot) return false;
     const std::uint32_t before = std::max(candidate.event_blocks, candidate.written_blocks);
@@ -210,6 +212,15 @@ void CountFreshness(const PickScratch& scratch, Decision& decision) {
   }
 }
 
+// However fresh the targets' events are: none of them says anything about a chain of text.
+void ClaimNothing(Decision& decision) {
+  decision.causes = CauseSet();
+  for (CandidateTerms& terms : decision.explanation) {
+    terms.freshness = Freshness::kNone;
+    terms.causes = CauseSet();
+  }
+}
+
 // What is known before the mutex is taken, so that copying it costs nobody else time.
 Reservation Prepare(const Query& query, const PickInputs& inputs) {
   Reservation reservation;
@@ -217,6 +228,7 @@ Reservation Prepare(const Query& query, const PickInputs& inputs) {
   reservation.prompt_tokens = inputs.prompt_tokens;
   reservation.expected_output = std::min(query.expected_output_tokens, kMostTokens);
   reservation.chain.assign(query.chain.begin(), query.chain.end());
+  reservation.chain_kind = query.chain_kind;
   reservation.request_id = std::string(query.request_id);
   reservation.holder = query.holder;
   reservation.lease = query.lease;
@@ -256,7 +268,8 @@ absl::StatusOr<Decision> Picker::Pick(Pool& pool, const Query& query, absl::Dura
   static thread_local PickScratch scratch;
   const EndpointFilter filter(query);
   Reservation reservation = Prepare(query, inputs);
-  scratch.events.Match(pool.index(), query.chain);
+  const bool by_text = query.chain_kind == ChainKind::kText;
+  scratch.events.Match(pool.index(), by_text ? std::span<const ChainHash>() : query.chain);
 
   Decision decision;
   PickReason reason;
@@ -314,6 +327,7 @@ absl::StatusOr<Decision> Picker::Pick(Pool& pool, const Query& query, absl::Dura
   }
   // The scratch is this thread's: what needs no target is made when others may pick again.
   CountFreshness(scratch, decision);
+  if (by_text) ClaimNothing(decision);
   decision.policy = std::string(policy.name());
   decision.reason = std::string(PickReasonName(reason));
   decision.pool = pool.name();

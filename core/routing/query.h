@@ -21,7 +21,10 @@ using HolderId = std::uint64_t;
 struct Query {
   // The prompt as chain hashes of the pool's routing block, in the request's hash domain. Empty
   // when nothing is known of the prompt: then only load counts.
+  // Of text without a tokenizer: chunks of four bytes a token (chain_kind kText). Such a pick knows
+  // only what earlier ones wrote, and claims nothing about events.
   std::span<const ChainHash> chain;
+  ChainKind chain_kind = ChainKind::kTokens;
   // L, tokens. With text and no tokenizer an estimate (bytes / 4) and length_is_estimate is set.
   std::uint64_t prompt_tokens = 0;
   bool length_is_estimate = false;

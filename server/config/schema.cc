@@ -61,16 +61,17 @@ void VisitServer(ConfigVisitor& v, ServerSection& s) {
   v.Integer({"grpc_memory_bytes", "bytes", "Bound of gRPC's own buffers over all connections."},
             {16 * kMiB, 1024 * kGiB}, &s.grpc_memory_bytes);
   v.Integer({"heavy_threads", "threads",
-             "Threads for picks that would hold up others: text and OpenAI bodies, and prompts "
-             "above heavy_prompt_tokens."},
+             "Threads for picks that would hold up others: prompts above heavy_prompt_tokens."},
             {1, 256}, &s.heavy_threads);
   v.Integer({"heavy_queue", "picks",
              "Heavy picks that may wait for a thread; beyond, they are refused with "
              "RESOURCE_EXHAUSTED."},
             {1, 1'000'000}, &s.heavy_queue);
-  v.Integer({"heavy_prompt_tokens", "tokens",
-             "Prompts with more token ids than this run on the heavy threads."},
-            {1024, 100'000'000}, &s.heavy_prompt_tokens);
+  v.Integer(
+      {"heavy_prompt_tokens", "tokens",
+       "Prompts with more token ids than this, and text or bodies with more than four bytes for "
+       "each, run on the heavy threads."},
+      {1024, 100'000'000}, &s.heavy_prompt_tokens);
   v.Integer({"http_threads", "threads",
              "Threads of the listener for picks over HTTP; each serves many connections."},
             {1, 256}, &s.http_threads);

@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/server/test_router.h"
+#include "tests/testing/fake_clock.h"
 
 namespace warmpath::testing {
 namespace {
@@ -33,7 +34,8 @@ class PickApiWireTest : public ::testing::Test {
     return client_.Post("/v1/pick", headers, body, kJson);
   }
 
-  TestRouter router_;
+  FakeClock clock_;
+  TestRouter router_{RouterConfig{}, &clock_};
   TestWorker a_{router_, {.id = "a", .address = "10.0.0.1:8000"}};
   TestWorker b_{router_, {.id = "b", .address = "10.0.0.2:8000"}};
   httplib::Client client_{"127.0.0.1", router_.app().pick_port()};
@@ -105,6 +107,46 @@ TEST_F(PickApiWireTest, ErrorsAreJsonWithTheRightStatus) {
   EXPECT_EQ(client_.Post("/healthz", "", kJson)->get_header_value("Allow"), "GET, HEAD");
   EXPECT_EQ(client_.Get("/healthz")->status, 200);
   EXPECT_EQ(client_.Head("/readyz")->status, 200);
+}
+
+// Turn by turn, as a balancer sees it: first with, then without outcomes.
+TEST_F(PickApiWireTest, Fault23_AConversationStaysOnItsWorkerAndItsHistoryCounts) {
+  TestWorker c(router_, {.id = "c", .address = "10.0.0.3:8000"});
+  c.Join();
+  for (const bool reports : {true, false}) {
+    for (int chat = 0; chat < 6; ++chat) {
+      std::string messages = absl::StrCat(R"({"role":"system","content":"chat )", chat, reports,
+                                          " ", std::string(3000, 's'), "\"}");
+      std::string home;
+      std::uint64_t known = 0;
+      for (int turn = 0; turn < 5; ++turn) {
+        const std::string body = absl::StrCat(R"({"model":"m","messages":[)", messages,
+                                              R"(],"temperature":)", turn, ",\"stream\":true}");
+        const auto answer = Raw({}, body);
+        ASSERT_EQ(answer->status, 200) << answer->body;
+        const std::string endpoint = answer->get_header_value("x-gateway-destination-endpoint");
+        const auto cached = std::stoull(answer->get_header_value("x-warmpath-cached-tokens"));
+        EXPECT_THAT(answer->body, HasSubstr("\"freshness\":\"FRESHNESS_NONE\""));
+        if (turn == 0) {
+          home = endpoint;
+        } else {
+          EXPECT_EQ(endpoint, home) << "chat " << chat << " turn " << turn;
+          EXPECT_GT(cached, known) << "each turn is known by the next one";
+        }
+        known = cached;
+        clock_.Advance(absl::Seconds(2));  // the prompt is computed meanwhile
+        if (reports) {
+          client_.Post("/v1/outcome",
+                       absl::StrCat(R"({"kind":"FINISHED","reservation_id":)",
+                                    answer->get_header_value("x-warmpath-reservation-id"), "}"),
+                       kJson);
+        }
+        absl::StrAppend(&messages, R"(,{"role":"assistant","content":"answer )", turn,
+                        R"("},{"role":"user","content":"question )", turn, std::string(600, 'q'),
+                        "\"}");
+      }
+    }
+  }
 }
 
 TEST_F(PickApiWireTest, AnEmptyBodyIsRoutedByLoad) {

@@ -125,7 +125,7 @@ TEST(PickWireTest, OnlyAWorkerThatRegisteredTheAdapterServesIt) {
               IsStatus(grpc::StatusCode::UNAVAILABLE, HasSubstr("nobody-has-it")));
 }
 
-TEST(PickWireTest, TextIsRoutedByLoadAndSaysSo) {
+TEST(PickWireTest, TextIsRoutedByPredictionAndSaysSo) {
   TestRouter router;
   TestWorker worker(router, {});
   worker.Join();
@@ -137,8 +137,26 @@ TEST(PickWireTest, TextIsRoutedByLoadAndSaysSo) {
   const grpc::Status status = router.Pick(request, &response);
   ASSERT_TRUE(status.ok()) << status.error_message();
   EXPECT_EQ(response.prompt_tokens(), 0u) << "unknown without a tokenizer";
+  EXPECT_EQ(response.freshness(), v1::FRESHNESS_NONE) << "events say nothing about text";
+  EXPECT_EQ(response.candidates_none(), 1u);
+  EXPECT_EQ(response.predicted_cached_tokens(), 0u);
   ASSERT_GE(response.explanation().notes_size(), 1);
   EXPECT_THAT(response.explanation().notes(), ::testing::Contains(HasSubstr("no tokenizer")));
+  router.FinishRequest(response.reservation_id());
+
+  // The same prompt in another dress is known now.
+  v1::PickRequest body;
+  body.mutable_openai()->set_path("/v1/completions");
+  body.mutable_openai()->set_json(
+      absl::StrCat(R"({"temperature":1,"model":"m","prompt":")", std::string(1200, 'x'), "\"}"));
+  ASSERT_TRUE(router.Pick(body, &response).ok());
+  EXPECT_EQ(response.predicted_cached_tokens(), 3u * 64) << "three full chunks of the first 1,002";
+  EXPECT_EQ(response.freshness(), v1::FRESHNESS_NONE);
+  EXPECT_EQ(router.TargetOf("w0").freshness(), v1::FRESHNESS_EXACT);
+  // In another hash domain it is not.
+  body.set_cache_salt("s");
+  ASSERT_TRUE(router.Pick(body, &response).ok());
+  EXPECT_EQ(response.predicted_cached_tokens(), 0u);
 }
 
 TEST(PickWireTest, PrefixAwareCutsItsKeyFromTextAndChat) {

@@ -59,10 +59,16 @@ class LoadLedgerTest : public ::testing::Test {
   void Finish(ReservationId id, double at) {
     EXPECT_TRUE(ledger_->Close(id, CloseCause::kFinished, At(at), 10).has_value());
   }
-  std::uint32_t Depth(TargetId target, const Chain& chain) const {
+  std::uint32_t Depth(TargetId target, const Chain& chain,
+                      ChainKind kind = ChainKind::kTokens) const {
     std::vector<std::uint32_t> depth(2, 0);
-    ledger_->KnownDepths(chain, depth);
+    ledger_->KnownDepths(kind, chain, depth);
     return depth[target];
+  }
+  static Reservation TextRequest(TargetId target, Chain chain) {
+    Reservation r = Request(target, chain.size() * kBlock, 1, std::move(chain));
+    r.chain_kind = ChainKind::kText;
+    return r;
   }
   EngineLoad Report(std::uint32_t requests, double at) const {
     return EngineLoad{.running = requests, .waiting = 0, .kv_usage = 0, .as_of = At(at)};
@@ -303,6 +309,62 @@ TEST_F(LoadLedgerTest, ChainsBecomePredictedOnTargetsWithoutEvents) {
   EXPECT_THAT(hashes, UnorderedElementsAre(1, 2));
   ledger_->ForgetPredicted(1);
   EXPECT_EQ(Depth(1, chain), 0u);
+}
+
+TEST_F(LoadLedgerTest, TextBecomesPredictedOnAnyTargetAndNeverMeetsTokens) {
+  const Chain chain = {1, 2};
+  for (const TargetId target : {0u, 1u}) {
+    const ReservationId id = ledger_->Open(TextRequest(target, chain), At(0));
+    EXPECT_EQ(Depth(target, chain, ChainKind::kText), 2u) << "in flight";
+    EXPECT_EQ(Depth(target, chain), 0u);
+    EXPECT_EQ(ledger_->Load(target, At(0)).kv_tokens, 128u + 256u)
+        << "it fills the cache all the same";
+    Finish(id, 1);
+    ledger_->Tick(At(100));
+    EXPECT_EQ(Depth(target, chain, ChainKind::kText), 2u) << "predicted";
+    EXPECT_EQ(Depth(target, chain), 0u);
+    EXPECT_EQ(ledger_->PredictedBlocks(target), 2u);
+    EXPECT_EQ(ledger_->Load(target, At(100)).kv_tokens, 0u);
+  }
+  EXPECT_EQ(ledger_->InFlightBlocks(), 0u);
+  ledger_->ForgetPredicted(0);  // what tokens taught
+  EXPECT_EQ(Depth(0, chain, ChainKind::kText), 2u);
+  ledger_->ClearTarget(0, CloseCause::kNewEpoch, At(101));
+  EXPECT_EQ(Depth(0, chain, ChainKind::kText), 0u);
+  EXPECT_EQ(Depth(1, chain, ChainKind::kText), 2u);
+}
+
+TEST_F(LoadLedgerTest, TextIsPredictedUnlessItsEndSpeaksAgainstIt) {
+  // Nobody reports: the lease ends.
+  ledger_->Open(TextRequest(0, {1}), At(0));
+  ledger_->Tick(At(120));
+  EXPECT_EQ(Closed(CloseCause::kLeaseExpired), 1u);
+  EXPECT_EQ(Depth(0, {1}, ChainKind::kText), 1u);
+  Reservation held = TextRequest(0, {2});
+  held.holder = 5;
+  ledger_->Open(held, At(120));
+  ledger_->ReleaseHolder(5, "", At(121));
+  EXPECT_EQ(Depth(0, {2}, ChainKind::kText), 1u);
+  ledger_->Close(ledger_->Open(TextRequest(0, {3}), At(121)), CloseCause::kFailed, At(122), {});
+  EXPECT_EQ(Depth(0, {3}, ChainKind::kText), 0u);
+  // A retry elsewhere.
+  Reservation first = TextRequest(0, {4});
+  first.request_id = "r";
+  ledger_->Open(first, At(122));
+  Reservation second = TextRequest(1, {4});
+  second.request_id = "r";
+  ledger_->Open(second, At(122));
+  EXPECT_EQ(Depth(0, {4}, ChainKind::kText), 0u);
+  EXPECT_EQ(Depth(1, {4}, ChainKind::kText), 1u);
+}
+
+TEST_F(LoadLedgerTest, PredictedTextIsBoundedByTheTargetsCapacity) {
+  for (ChainHash first = 1; first <= 40; ++first) {
+    Finish(ledger_->Open(TextRequest(0, {first, 1000 + first, 2000 + first}), At(0)), 1);
+  }
+  EXPECT_EQ(ledger_->PredictedBlocks(0), 100u);
+  EXPECT_EQ(Depth(0, {40, 1040, 2040}, ChainKind::kText), 3u) << "the newest stay";
+  EXPECT_EQ(Depth(0, {1, 1001, 2001}, ChainKind::kText), 0u);
 }
 
 TEST_F(LoadLedgerTest, ANewEpochForgetsWhatLingersAndWhatWasPredicted) {

@@ -5,7 +5,6 @@ import signal
 import balancers
 import cluster
 import harness
-import pytest
 
 
 class TestHaproxy(balancers.CoreCases):
@@ -39,7 +38,6 @@ class TestHaproxy(balancers.CoreCases):
         self.program.start(ready=lambda: harness.accepts_connections(port))
         return port
 
-    @pytest.mark.xfail(reason="picks on text know no prefix yet")
     def test_a_body_beyond_the_buffer_is_picked_by_its_first_bytes(self, site):
         fleet = balancers.Fleet(site, blocks=100_000)
         client = balancers.Client(self.start(fleet))

@@ -80,6 +80,13 @@ class Fleet:
         """Names of the engines that have ended requests since `before` was finished()."""
         return sorted(n for n, count in self.finished().items() if count > before.get(n, 0))
 
+    def first_choice(self, messages):
+        """The worker that a pick for this chat would name now."""
+        body = self.site.file("explain.json", json.dumps({
+            "model": cluster.MODEL, "messages": messages, "max_tokens": 600, "stream": True}))  # fmt: skip
+        answer = self.router.ctl("explain", f"--body-file={body}")
+        return answer["explanation"]["candidates"][0]["target"]["worker_id"]
+
     def metric(self, name, **labels):
         return harness.metric(self.router.metrics(), name, **labels) or 0
 
@@ -248,6 +255,7 @@ class CoreCases:
         (home,) = fleet.served_since(before)
         fleet.wait_released()
         chat += [{"role": "assistant", "content": text}, {"role": "user", "content": "go on"}]
+        assert fleet.first_choice(chat) == home
         # The agent must not tell the router that its engine is gone.
         fleet.agent(home).program.pause()
         fleet.engine(home).program.kill()
@@ -352,6 +360,21 @@ class CoreCases:
         assert not failures, failures[:3]
         assert before[drained] > 0, "it had no part in the load"
         fleet.wait_released()
+
+
+class ManyStreams:
+    """A thousand streams at the same time, and no reservation left behind."""
+
+    def test_a_thousand_streams_at_once(self, site):
+        fleet = Fleet(site, speed=1, engine_flags=["--stream-interval=16"])
+        port = self.start(fleet)
+        seen = []
+        tokens = streams_at_once(port, 1000, 200, lambda: seen.append(fleet.open_reservations()))
+        assert tokens == [200] * 1000
+        assert seen == [1000]
+        fleet.wait_released(20)
+        assert fleet.metric("warmpath_picks_total") == 1000
+        assert fleet.closed("finished") + fleet.closed("stream_ended") == 1000
 
 
 def refusal(call):

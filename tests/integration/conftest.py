@@ -3,6 +3,8 @@
 import harness
 import pytest
 
+pytest.register_assert_rewrite("balancers")
+
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):

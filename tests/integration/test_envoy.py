@@ -35,7 +35,7 @@ def start(fleet, file, on_failure, body_mode="FULL_DUPLEX_STREAMED"):
     return port
 
 
-class TestEnvoy(balancers.CoreCases):
+class TestEnvoy(balancers.CoreCases, balancers.ManyStreams):
     def start(self, fleet, on_failure="closed"):
         return start(fleet, "envoy.yaml", on_failure)
 

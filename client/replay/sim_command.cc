@@ -16,6 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "client/replay/html_report.h"
 #include "client/replay/progress.h"
 #include "core/base/status.h"
 #include "core/base/strings.h"
@@ -41,6 +42,7 @@ ABSL_DECLARE_FLAG(uint32_t, agent_steps);
 ABSL_DECLARE_FLAG(std::string, json);
 ABSL_DECLARE_FLAG(bool, progress);
 
+ABSL_FLAG(std::string, html, "", "sim: file for a report with plots; opens offline");
 ABSL_FLAG(std::string, workers, "8", "sim: fleet sizes, comma-separated");
 ABSL_FLAG(std::string, load, "0.7", "sim: loads as shares of --full-rate, comma-separated");
 ABSL_FLAG(double, full_rate, 0,
@@ -275,6 +277,7 @@ absl::Status RunSim() {
           cell.workers = options.workers;
           cell.load = made.load;
           cell.rate_rps = made.rate_rps;
+          if (cell.seeds.empty()) cell.plots = PlotsOf(result, options.workers);
           cell.seeds.push_back(Summarise(result, options.workers, SimObjective()));
         }
       }
@@ -283,9 +286,13 @@ absl::Status RunSim() {
   if (bar.has_value()) bar->Finish();
   const std::string json = absl::GetFlag(FLAGS_json);
   if (json != "-") std::cout << SimTable(cells);
+  const std::string settings = SettingsJson(options, seeds);
+  if (const std::string html = absl::GetFlag(FLAGS_html); !html.empty()) {
+    WARMPATH_RETURN_IF_ERROR(WriteFile(html, HtmlReport(cells, settings)));
+  }
   if (json.empty()) return absl::OkStatus();
-  return WriteFile(json, absl::StrCat("{\"settings\": ", SettingsJson(options, seeds),
-                                      ",\n\"cells\": ", SimCellsJson(cells), "}"));
+  return WriteFile(
+      json, absl::StrCat("{\"settings\": ", settings, ",\n\"cells\": ", SimCellsJson(cells), "}"));
 }
 
 }  // namespace warmpath::replay

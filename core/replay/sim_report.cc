@@ -38,10 +38,6 @@ MeanError MeanAndError(const std::vector<double>& values) {
   return result;
 }
 
-bool SameBlock(const SimCell& a, const SimCell& b) {
-  return a.workers == b.workers && a.load == b.load && a.rate_rps == b.rate_rps;
-}
-
 const SimCell* ReferenceOf(const std::vector<SimCell>& cells, const SimCell& cell) {
   for (const SimCell& other : cells) {
     if (SameBlock(other, cell) && other.policy == kReference &&
@@ -114,6 +110,30 @@ SimSummary Summarise(const SimResult& result, std::uint32_t workers,
                             static_cast<double>(prompt);
   }
   return summary;
+}
+
+SimPlots PlotsOf(const SimResult& result, std::uint32_t workers) {
+  constexpr int kQuantiles = 200;
+  SimPlots plots{.load = result.samples, .worker_shares = std::vector<double>(workers)};
+  std::vector<double> ttft;
+  double tokens = 0;
+  for (const SimRequestResult& r : result.requests) {
+    if (r.refused) continue;
+    ttft.push_back(r.ttft_s);
+    const auto prompt = static_cast<double>(r.prompt_tokens);
+    plots.worker_shares[r.worker] += prompt;
+    tokens += prompt;
+  }
+  std::sort(ttft.begin(), ttft.end());
+  for (int q = 0; q <= kQuantiles && !ttft.empty(); ++q) {
+    plots.ttft_s.push_back(Percentile(ttft, static_cast<double>(q) / kQuantiles));
+  }
+  for (double& share : plots.worker_shares) share = tokens > 0 ? share / tokens : 0;
+  return plots;
+}
+
+bool SameBlock(const SimCell& a, const SimCell& b) {
+  return a.workers == b.workers && a.load == b.load && a.rate_rps == b.rate_rps;
 }
 
 MeanError OverSeeds(const SimCell& cell, double SimSummary::*field) {

@@ -34,6 +34,14 @@ struct SimSummary {
 
 SimSummary Summarise(const SimResult& result, std::uint32_t workers, const SimObjective& objective);
 
+// What plots show of one run.
+struct SimPlots {
+  std::vector<double> ttft_s = {};  // quantiles 0, 1/200, ... 1 of requests that were served
+  std::vector<SimSample> load = {};
+  std::vector<double> worker_shares = {};  // of the prompt tokens, by worker
+};
+SimPlots PlotsOf(const SimResult& result, std::uint32_t workers);
+
 // All runs of one policy under one load: one summary per seed, seeds in the same order everywhere,
 // so that policies can be compared pair by pair.
 struct SimCell {
@@ -42,7 +50,11 @@ struct SimCell {
   double rate_rps = 0;
   std::string policy = {};
   std::vector<SimSummary> seeds = {};
+  SimPlots plots = {};  // of the first seed
 };
+
+// Cells of equal fleet and load stand side by side.
+bool SameBlock(const SimCell& a, const SimCell& b);
 
 // Mean and its standard error over seeds; the error is 0 for a single one.
 struct MeanError {

@@ -41,6 +41,22 @@ TEST(SimReportTest, ASummaryCountsWhatMetTheObjective) {
   EXPECT_DOUBLE_EQ(summary.prediction_error, 0.1);
 }
 
+TEST(SimReportTest, PlotsLeaveOutWhatWasRefused) {
+  SimResult result;
+  for (int i = 1; i <= 200; ++i) result.requests.push_back(Result(i <= 150 ? 0 : 2, i, 0.010));
+  result.requests.push_back({.refused = true});
+  result.samples.push_back({.time_s = 7, .running = 3});
+  const SimPlots plots = PlotsOf(result, 3);
+  EXPECT_EQ(plots.worker_shares, (std::vector<double>{0.75, 0, 0.25}));
+  ASSERT_EQ(plots.ttft_s.size(), 201u);
+  EXPECT_EQ(plots.ttft_s.front(), 1);
+  EXPECT_EQ(plots.ttft_s[100], 100);
+  EXPECT_EQ(plots.ttft_s.back(), 200);
+  ASSERT_EQ(plots.load.size(), 1u);
+  EXPECT_EQ(plots.load[0].running, 3u);
+  EXPECT_TRUE(PlotsOf({}, 2).ttft_s.empty());
+}
+
 TEST(SimReportTest, DifferencesArePairedBySeed) {
   SimCell a{.workers = 8, .load = 0.7, .rate_rps = 3.5, .policy = "marginal_cost"};
   SimCell b = a;

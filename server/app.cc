@@ -14,6 +14,7 @@
 #include "core/routing/picker.h"
 #include "server/admin_service.h"
 #include "server/config/document.h"
+#include "server/ext_proc/service.h"
 #include "server/grpc_server.h"
 #include "server/http/admin_pages.h"
 #include "server/http/http_server.h"
@@ -41,6 +42,7 @@ constexpr std::size_t kPageQueue = 64;
 constexpr absl::Duration kOverdueConnections = absl::Seconds(1);
 constexpr absl::Duration kHttpGrace = absl::Milliseconds(800);
 constexpr std::size_t kBytesPerToken = 4;  // of what counts as a long prompt
+constexpr absl::Duration kExtProcTick = absl::Seconds(1);
 
 GrpcServer::Options GrpcOptions(const ServerSection& s) {
   return {.address = s.grpc_address,
@@ -66,6 +68,10 @@ struct App::Impl {
                 options.random_seed),
         worker_streams("worker", config.server.max_worker_streams),
         pick_streams("pick", config.server.max_pick_streams),
+        ext_proc_streams("ext_proc", config.ext_proc.max_streams, "ext_proc.max_streams"),
+        ext_proc_options(MakeExtProcOptions(
+            config.ext_proc, std::uint64_t{config.server.heavy_prompt_tokens} * kBytesPerToken,
+            [this] { return PoolNames(); })),
         heavy_pool(config.server.heavy_threads, config.server.heavy_queue),
         admin_pool(1, kAdminQueue),
         page_pool(1, kPageQueue),
@@ -74,13 +80,16 @@ struct App::Impl {
                  .lock_hold_seconds = [this] { return picker.LockHold(); },
                  .worker_streams = [this] { return worker_streams.size(); },
                  .pick_streams = [this] { return pick_streams.size(); },
+                 .ext_proc_streams = [this] { return ext_proc_streams.size(); },
+                 .ext_proc = &ext_proc_stats,
                  .heavy_queue = [this] { return heavy_pool.queued(); },
                  .max_workers = config.metrics.max_workers}) {}
 
+  std::vector<std::string> PoolNames() const;
   bool Ready() const { return !draining.load() && fleet->Ready(); }
   std::vector<std::shared_ptr<grpc::Service>> Services(Options& options);
   absl::Status StartHttp(const Clock* clock);
-  std::vector<Ticker::Task> Tasks();
+  std::vector<Ticker::Task> Tasks(const Clock* clock);
   void UpdateReadiness();
 
   const RouterConfig config;
@@ -89,6 +98,9 @@ struct App::Impl {
   PickHandler backend;
   ReactorRegistry worker_streams;
   ReactorRegistry pick_streams;
+  ReactorRegistry ext_proc_streams;
+  const ExtProcOptions ext_proc_options;
+  ExtProcStats ext_proc_stats;
   WorkPool heavy_pool;
   WorkPool admin_pool;
   WorkPool page_pool;
@@ -107,9 +119,21 @@ std::vector<std::shared_ptr<grpc::Service>> App::Impl::Services(Options& options
   std::vector<std::shared_ptr<grpc::Service>> services = std::move(options.extra_services);
   services.push_back(MakeRouterService(&backend, &heavy_pool, &pick_streams));
   services.push_back(MakeWorkerEventsService(fleet.get(), config.fleet.heartbeat, &worker_streams));
+  if (config.ext_proc.enabled) {
+    services.push_back(MakeExtProcService(&ext_proc_options, config.ext_proc.request_timeout,
+                                          &backend, &ext_proc_stats, &heavy_pool, &ext_proc_streams,
+                                          options.clock));
+  }
   services.push_back(
       MakeAdminService(fleet.get(), &backend, &admin_pool, options.clock, EffectiveYaml(config)));
   return services;
+}
+
+std::vector<std::string> App::Impl::PoolNames() const {
+  std::vector<std::string> names;
+  for (const std::shared_ptr<Pool>& pool : fleet->Pools()) names.push_back(pool->name());
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 absl::Status App::Impl::StartHttp(const Clock* clock) {
@@ -157,7 +181,7 @@ void App::Impl::UpdateReadiness() {
   Log(LogLevel::kInfo, ready ? "ready" : "not ready");
 }
 
-std::vector<Ticker::Task> App::Impl::Tasks() {
+std::vector<Ticker::Task> App::Impl::Tasks(const Clock* clock) {
   std::vector<Ticker::Task> tasks;
   tasks.push_back({.run = [this] {
     fleet->Tick();
@@ -176,6 +200,10 @@ std::vector<Ticker::Task> App::Impl::Tasks() {
     pick_server->CloseOverdue();
     return kOverdueConnections;
   }});
+  tasks.push_back({.run = [this, clock] {
+    ext_proc_streams.TickAll(clock->Now());
+    return kExtProcTick;
+  }});
   return tasks;
 }
 
@@ -188,7 +216,7 @@ absl::StatusOr<std::unique_ptr<App>> App::Start(Options options) {
   WARMPATH_ASSIGN_OR_RETURN(impl->grpc_server,
                             GrpcServer::Start(GrpcOptions(server), impl->Services(options)));
   WARMPATH_RETURN_IF_ERROR(impl->StartHttp(options.clock));
-  impl->ticker = std::make_unique<Ticker>(options.clock, impl->Tasks());
+  impl->ticker = std::make_unique<Ticker>(options.clock, impl->Tasks(options.clock));
   impl->ticker->Start();
   return std::unique_ptr<App>(new App(std::move(impl)));
 }
@@ -218,8 +246,10 @@ void App::Drain(absl::Duration delay, absl::Duration deadline) {
   Log(LogLevel::kInfo, "draining: ending streams",
       {{"worker_streams", impl_->worker_streams.size()},
        {"pick_streams", impl_->pick_streams.size()},
+       {"ext_proc_streams", impl_->ext_proc_streams.size()},
        {"deadline", deadline}});
   impl_->pick_streams.DrainAll(status);
+  impl_->ext_proc_streams.DrainAll(status);
   impl_->worker_streams.DrainAll(status);
   // From here on nothing may call into the gRPC server but its own callbacks.
   impl_->ticker->Stop();

@@ -55,8 +55,7 @@ class BidiReactor : public grpc::ServerBidiReactor<Request, Response>, public Dr
   // Ends the stream once all pending responses are sent and all holds are released.
   void Drain(const absl::Status& status) override ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
-    if (!drain_.has_value()) drain_ = status;
-    Advance();
+    DrainLocked(status);
   }
 
   // State may have something to send, or room to read.
@@ -147,6 +146,11 @@ class BidiReactor : public grpc::ServerBidiReactor<Request, Response>, public Dr
     --holds_;
     Advance();
   }
+  // Drain, for derived classes. In OnMessage it takes effect when that returns.
+  void DrainLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) {
+    if (!drain_.has_value()) drain_ = status;
+    Advance();
+  }
   // The stream is about to end: new work is pointless.
   bool Closed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu()) { return close_.has_value(); }
 
@@ -163,9 +167,11 @@ class BidiReactor : public grpc::ServerBidiReactor<Request, Response>, public Dr
       response_.Clear();
       if (NextResponse(&response_)) {
         writing_ = true;
-        // With more to come, the bytes may leave together with the next message's.
+        // With more to come, the bytes may leave together with the next message's. Never the first
+        // one's: it carries the initial metadata, and gRPC reports such a write as done only when
+        // something else makes it send, which may be never.
         grpc::WriteOptions options;
-        if (MoreResponses()) options.set_buffer_hint();
+        if (std::exchange(wrote_before_, true) && MoreResponses()) options.set_buffer_hint();
         this->StartWrite(&response_, options);
       } else if (drain_.has_value() && holds_ == 0 && !busy_) {
         close_ = *drain_;  // nothing to send, nothing being worked on
@@ -190,6 +196,7 @@ class BidiReactor : public grpc::ServerBidiReactor<Request, Response>, public Dr
   bool reading_ ABSL_GUARDED_BY(mu_) = false;  // a read is under way or its message dealt with
   bool busy_ ABSL_GUARDED_BY(mu_) = false;     // OnMessage runs: its answer is still to come
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  bool wrote_before_ ABSL_GUARDED_BY(mu_) = false;
   bool no_more_reads_ ABSL_GUARDED_BY(mu_) = false;
   bool finished_ ABSL_GUARDED_BY(mu_) = false;
   int holds_ ABSL_GUARDED_BY(mu_) = 0;

@@ -62,6 +62,11 @@ enum Metric : std::size_t {
   kSnapshots,
   kStreams,
   kHeavyQueue,
+  kExtProcMessages,
+  kExtProcRefusals,
+  kExtProcServedElsewhere,
+  kExtProcUsage,
+  kExtProcHeldBytes,
   kMetricCount,
 };
 
@@ -122,8 +127,20 @@ constexpr std::array<MetricSpec, kMetricCount> kTable = {{
      "Updates dropped because they had been applied before."},
     {"warmpath_resyncs_total", kCounter, "", "Snapshots asked for because state was in doubt."},
     {"warmpath_snapshots_total", kCounter, "result", "Snapshots ended, applied or failed."},
-    {"warmpath_streams_open", kGauge, "kind", "Open gRPC streams: worker, pick."},
+    {"warmpath_streams_open", kGauge, "kind", "Open gRPC streams: worker, pick, ext_proc."},
     {"warmpath_heavy_queue", kGauge, "", "Picks with text or long prompts that wait for a thread."},
+    {"warmpath_ext_proc_messages_total", kCounter, "message",
+     "Messages received from Envoy-based gateways, by kind. response_body costs the most: it is 0 "
+     "unless the gateway is set to send response bodies."},
+    {"warmpath_ext_proc_refusals_total", kCounter, "code,reason",
+     "HTTP requests answered with an error instead of an endpoint, by HTTP status and reason."},
+    {"warmpath_ext_proc_served_elsewhere_total", kCounter, "",
+     "Responses of another endpoint than the one that was picked: a fallback served."},
+    {"warmpath_ext_proc_usage_total", kCounter, "result",
+     "Responses whose token counts were looked for (ext_proc.usage_accounting): found, missing."},
+    {"warmpath_ext_proc_held_bytes", kGauge, "",
+     "Request bodies held until their end, over all streams; the bound is "
+     "ext_proc.max_buffered_bytes."},
 }};
 
 std::string_view TypeName(MetricType type) {
@@ -315,6 +332,20 @@ void AddFeeds(const FleetCounters& counters, Page& page) {
   page.Add(kSnapshots, {{"result", "failed"}}, counters.snapshots_failed);
 }
 
+void AddExtProc(const ExtProcStats& stats, Page& page) {
+  for (std::size_t i = 0; i < ExtProcStats::kMessageCount; ++i) {
+    page.Add(kExtProcMessages, {{"message", std::string(ExtProcStats::kMessageNames[i])}},
+             stats.messages(static_cast<ExtProcStats::Message>(i)));
+  }
+  for (const auto& [key, count] : stats.refusals()) {
+    page.Add(kExtProcRefusals, {{"code", absl::StrCat(key.first)}, {"reason", key.second}}, count);
+  }
+  page.Add(kExtProcServedElsewhere, {}, stats.served_elsewhere());
+  page.Add(kExtProcUsage, {{"result", "found"}}, stats.usage(true));
+  page.Add(kExtProcUsage, {{"result", "missing"}}, stats.usage(false));
+  page.Add(kExtProcHeldBytes, {}, stats.held_bytes());
+}
+
 }  // namespace
 
 std::span<const MetricSpec> MetricTable() { return kTable; }
@@ -346,7 +377,10 @@ std::vector<MetricFamily> RouterMetrics::Collect() const {
   AddFeeds(sources_.fleet->Counters(), page);
   page.Add(kStreams, {{"kind", "worker"}}, static_cast<std::uint64_t>(sources_.worker_streams()));
   page.Add(kStreams, {{"kind", "pick"}}, static_cast<std::uint64_t>(sources_.pick_streams()));
+  page.Add(kStreams, {{"kind", "ext_proc"}},
+           static_cast<std::uint64_t>(sources_.ext_proc_streams()));
   page.Add(kHeavyQueue, {}, static_cast<std::uint64_t>(sources_.heavy_queue()));
+  AddExtProc(*sources_.ext_proc, page);
   return page.Take();
 }
 

@@ -17,6 +17,7 @@
 
 #include "core/base/histogram.h"
 #include "core/fleet/fleet.h"
+#include "server/ext_proc/stats.h"
 
 namespace warmpath {
 
@@ -42,6 +43,8 @@ class RouterMetrics final : public prometheus::Collectable {
     std::function<HistogramSnapshot()> lock_hold_seconds;
     std::function<std::size_t()> worker_streams;
     std::function<std::size_t()> pick_streams;
+    std::function<std::size_t()> ext_proc_streams;
+    const ExtProcStats* ext_proc = nullptr;
     std::function<std::size_t()> heavy_queue;
     std::uint32_t max_workers = 2000;  // with series of their own
   };

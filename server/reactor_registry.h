@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 
 namespace warmpath {
 
@@ -20,12 +21,19 @@ class Drainable {
   virtual ~Drainable() = default;
   // Answers what was read, then ends with the status.
   virtual void Drain(const absl::Status& status) = 0;
+  // For streams with deadlines of their own.
+  virtual void Tick(absl::Time now) { static_cast<void>(now); }
 };
 
 // Thread-safe. Lock order: registry, then a stream's own.
 class ReactorRegistry {
  public:
-  ReactorRegistry(std::string what, std::size_t limit) : what_(std::move(what)), limit_(limit) {}
+  // `setting`: what sets the limit, for the error; empty: server.max_WHAT_streams.
+  ReactorRegistry(std::string what, std::size_t limit, std::string setting = "")
+      : what_(std::move(what)),
+        setting_(setting.empty() ? absl::StrCat("server.max_", what_, "_streams")
+                                 : std::move(setting)),
+        limit_(limit) {}
 
   // UNAVAILABLE once draining; RESOURCE_EXHAUSTED at the limit. Then the stream is not a member
   // and must end by itself.
@@ -34,8 +42,8 @@ class ReactorRegistry {
     if (!drain_status_.ok()) return drain_status_;
     if (open_.size() >= limit_) {
       return absl::ResourceExhaustedError(
-          absl::StrCat(limit_, " ", what_, " streams are open, which is the limit: raise server.",
-                       "max_", what_, "_streams or close some"));
+          absl::StrCat(limit_, " ", what_, " streams are open, which is the limit: raise ",
+                       setting_, " or close some"));
     }
     open_.insert(stream);
     return absl::OkStatus();
@@ -54,6 +62,11 @@ class ReactorRegistry {
     for (Drainable* stream : open_) stream->Drain(status);
   }
 
+  void TickAll(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    for (Drainable* stream : open_) stream->Tick(now);
+  }
+
   std::size_t size() const ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     return open_.size();
@@ -61,6 +74,7 @@ class ReactorRegistry {
 
  private:
   const std::string what_;
+  const std::string setting_;
   const std::size_t limit_;
   mutable absl::Mutex mu_;
   absl::Status drain_status_ ABSL_GUARDED_BY(mu_);

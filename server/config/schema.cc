@@ -105,6 +105,53 @@ void VisitServer(ConfigVisitor& v, ServerSection& s) {
          {absl::ZeroDuration(), absl::Minutes(10)}, &s.drain_deadline);
 }
 
+absl::Status CheckModelOrNone(std::string_view name) {
+  return name.empty() ? absl::OkStatus() : CheckName(name);
+}
+
+void VisitExtProc(ConfigVisitor& v, ExtProcSection& s) {
+  v.Switch(
+      {"enabled", "", "Serves envoy.service.ext_proc.v3.ExternalProcessor on the gRPC address."},
+      &s.enabled);
+  v.Switch({"fallbacks", "",
+            "true: the endpoint header lists the next best endpoints after the chosen one, for "
+            "override_host. false: one address, for proxies that take the value as it is "
+            "(ORIGINAL_DST clusters, NGINX Gateway Fabric)."},
+           &s.fallbacks);
+  v.Choice({"request_body_mode", "",
+            "How proxies send request bodies, where they do not say it themselves."},
+           {"full_duplex_streamed", "streamed", "buffered", "buffered_partial", "none"},
+           &s.request_body_mode);
+  v.Choice({"response_body_mode", "",
+            "How proxies send response bodies, if they send them without saying how."},
+           {"full_duplex_streamed", "streamed", "buffered", "buffered_partial", "none"},
+           &s.response_body_mode);
+  v.Text({"default_model", "",
+          "The model of requests that name none. Empty: such a request is refused, unless it has "
+          "no body; then any pool may serve it."},
+         CheckModelOrNone, &s.default_model);
+  v.Switch({"usage_accounting", "",
+            "Reads token counts from response bodies. The proxy must be set to send them, which "
+            "costs both sides work for each chunk."},
+           &s.usage_accounting);
+  v.Switch({"decision_metadata", "",
+            "Adds dynamic metadata named warmpath: worker, policy, reason, predictions and the "
+            "client's fairness id and objective, for access logs."},
+           &s.decision_metadata);
+  v.Integer({"max_body_bytes", "bytes",
+             "Largest request body; larger ones get 413. A body that the proxy sends in one "
+             "message must fit into server.max_message_bytes, too."},
+            {kKiB, 256 * kMiB}, &s.max_body_bytes);
+  v.Integer({"max_buffered_bytes", "bytes",
+             "Bytes of unfinished request bodies over all streams; beyond, requests get 429."},
+            {kMiB, 1024 * kGiB}, &s.max_buffered_bytes);
+  v.Integer({"max_streams", "", "Streams open at once, one for each HTTP request in the proxies."},
+            {1, 1'000'000}, &s.max_streams);
+  v.Time({"request_timeout", "",
+          "A request that is not whole so long after its first message gets 408. 0s: off."},
+         {absl::ZeroDuration(), absl::Hours(24)}, &s.request_timeout);
+}
+
 void VisitPoolSettings(ConfigVisitor& v, PoolConfig& p) {
   v.Integer({"routing_block_size", "tokens",
              "Tokens of one routing block. Each engine's block size must divide it. 0: the "
@@ -162,6 +209,11 @@ void VisitFleet(ConfigVisitor& v, FleetConfig& f) {
 void VisitConfig(ConfigVisitor& v, RouterConfig& config) {
   v.BeginSection({"server", "", "Addresses, limits and shutdown."});
   VisitServer(v, config.server);
+  v.EndSection();
+
+  v.BeginSection(
+      {"ext_proc", "", "The endpoint picker for Envoy-based gateways (docs/ext-proc.md)."});
+  VisitExtProc(v, config.ext_proc);
   v.EndSection();
 
   v.BeginSection({"log", "", "Structured logs on stderr."});

@@ -44,6 +44,20 @@ struct ServerSection {
   absl::Duration drain_deadline = absl::Seconds(15);
 };
 
+struct ExtProcSection {
+  bool enabled = true;
+  bool fallbacks = true;
+  std::string request_body_mode = "full_duplex_streamed";
+  std::string response_body_mode = "full_duplex_streamed";
+  std::string default_model;
+  bool usage_accounting = false;
+  bool decision_metadata = false;
+  std::uint64_t max_body_bytes = 6ull << 20;
+  std::uint64_t max_buffered_bytes = 512ull << 20;
+  std::uint32_t max_streams = 10'000;
+  absl::Duration request_timeout = absl::Minutes(5);
+};
+
 struct LogSection {
   std::string level = "info";
 };
@@ -54,6 +68,7 @@ struct MetricsSection {
 
 struct RouterConfig {
   ServerSection server;
+  ExtProcSection ext_proc;
   LogSection log;
   MetricsSection metrics;
   FleetConfig fleet;

@@ -39,7 +39,7 @@ class TestHaproxy(balancers.CoreCases):
         return port
 
     def test_a_body_beyond_the_buffer_is_picked_by_its_first_bytes(self, site):
-        fleet = balancers.Fleet(site, blocks=100_000)
+        fleet = self.fleet(site, blocks=100_000)
         client = balancers.Client(self.start(fleet))
         chats = [[{"role": "user", "content": f"{i} " + balancers.words(i, 40_000)}]
                  for i in range(3)]  # fmt: skip
@@ -54,7 +54,7 @@ class TestHaproxy(balancers.CoreCases):
         assert self.program.log().count("pick=first_bytes:") == 6
 
     def test_a_body_of_four_megabytes_in_a_large_buffer(self, site):
-        fleet = balancers.Fleet(site, blocks=100_000)
+        fleet = self.fleet(site, blocks=100_000)
         client = balancers.Client(self.start(fleet, buffer=8 << 20))
         _, usage = client.complete(("x" * 99 + " ") * 42_000, max_tokens=3)
         assert usage.prompt_tokens > 42_000

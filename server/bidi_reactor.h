@@ -109,8 +109,13 @@ class BidiReactor : public grpc::ServerBidiReactor<Request, Response>, public Dr
     CloseLocked(absl::CancelledError("the client is gone"));
   }
 
-  void OnDone() final {
+  void OnDone() final ABSL_LOCKS_EXCLUDED(mu_) {
     if (registry_ != nullptr) registry_->Remove(this);
+    {
+      // gRPC waits for reactions to return, but not for work elsewhere: who released the last hold
+      // has started Finish and may still be on the way out of mu().
+      absl::MutexLock lock(&mu_);
+    }
     try {
       OnEnd();
     } catch (...) {  // nothing is left to tell; the derived class must not throw here

@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/fake_bidi_stream.h"
@@ -31,12 +32,14 @@ class Echo final : public BidiReactor<v1::PickStreamRequest, v1::PickStreamRespo
  public:
   explicit Echo(Witness* witness) : witness_(witness) {}
 
-  void CompleteHeld() {
+  // `still_locked` runs after everything else, with mu() held.
+  void CompleteHeld(absl::FunctionRef<void()> still_locked = [] {}) {
     absl::MutexLock lock(&mu());
     pending_.push_back(held_.front());
     held_.pop_front();
     --witness_->held;
     ReleaseHold();
+    still_locked();
   }
 
  private:
@@ -320,6 +323,32 @@ int PlayAll(std::vector<Event>& prefix, std::size_t depth) {
 TEST(BidiReactorOrderTest, EveryOrderOfEventsEndsWell) {
   std::vector<Event> prefix;
   EXPECT_GT(PlayAll(prefix, 6), 5'000);
+}
+
+// Work elsewhere releases the last hold, which finishes the stream; gRPC may call OnDone before that
+// thread has left mu().
+TEST(BidiReactorOrderTest, TheEndWaitsForWhoeverReleasedTheLastHold) {
+  for (int round = 0; round < 200; ++round) {
+    ReactorRegistry registry{"pick", 1};
+    Witness witness;
+    Stream stream;
+    auto* reactor = new Echo(&witness);
+    reactor->Begin(&registry);
+    stream.Bind(reactor);
+    stream.Deliver(Tagged(1));
+    stream.Cancel();
+    stream.EndReads();
+    ASSERT_FALSE(stream.finished()) << "the hold";
+    std::thread done;
+    reactor->CompleteHeld([&] {
+      ASSERT_TRUE(stream.finished());
+      done = std::thread([&] { stream.RunToEnd(); });
+      while (registry.size() > 0) std::this_thread::yield();  // OnDone has begun
+      EXPECT_EQ(witness.ended, 0);
+    });
+    done.join();
+    EXPECT_EQ(witness.ended, 1);
+  }
 }
 
 // Reactions of one stream run at the same time in gRPC: a reader, a writer, a cancel and work

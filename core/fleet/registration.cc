@@ -9,11 +9,14 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/base/strings.h"
+#include "core/fleet/reservation_table.h"
 
 namespace warmpath {
 namespace {
 
 constexpr std::uint32_t kMinRoutingBlock = 64;
+
+static_assert(kMaxReservationsPerPool == ReservationTable::kMaxPlaces);
 
 bool IsWorkerIdChar(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
@@ -206,10 +209,11 @@ absl::Status ValidateFleetConfig(const FleetConfig& config) {
     }
   }
   WARMPATH_RETURN_IF_ERROR(Annotate(CheckPoolConfig(config.defaults), "defaults"));
-  if (config.max_pools < 1 || config.max_pools > 65'535 || config.pools.size() > config.max_pools) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "max_pools: ", config.max_pools,
-        "; must be 1..65535 and at least the number of configured pools, ", config.pools.size()));
+  if (config.max_pools < 1 || config.max_pools > kMaxPools ||
+      config.pools.size() > config.max_pools) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_pools: ", config.max_pools, "; must be 1..", kMaxPools,
+                     " and at least the number of configured pools, ", config.pools.size()));
   }
   if (config.max_workers < 1) {
     return absl::InvalidArgumentError("max_workers: must be at least 1");
@@ -220,8 +224,11 @@ absl::Status ValidateFleetConfig(const FleetConfig& config) {
   if (config.max_concurrent_snapshots < 1) {
     return absl::InvalidArgumentError("max_concurrent_snapshots: must be at least 1");
   }
-  if (config.max_reservations_per_pool < 1) {
-    return absl::InvalidArgumentError("max_reservations_per_pool: must be at least 1");
+  if (config.max_reservations_per_pool < 1 ||
+      config.max_reservations_per_pool > kMaxReservationsPerPool) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_reservations_per_pool: ", config.max_reservations_per_pool,
+                     "; must be 1..", kMaxReservationsPerPool));
   }
   return absl::OkStatus();
 }

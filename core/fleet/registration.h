@@ -23,6 +23,9 @@ inline constexpr std::size_t kMaxRanks = 256;
 // All strings of one Register together; adapters count once for each rank, as they are kept.
 inline constexpr std::size_t kMaxTextBytes = 256 << 10;
 inline constexpr std::uint32_t kMaxBlockSize = 1 << 20;
+// A reservation's id has room for so many pools and so many open reservations of each.
+inline constexpr std::uint32_t kMaxPools = 65'535;
+inline constexpr std::uint32_t kMaxReservationsPerPool = (1u << 21) - 1;
 
 // INVALID_ARGUMENT naming the field and the limit; FAILED_PRECONDITION for the protocol version.
 absl::Status ValidateRegistration(const Registration& registration);

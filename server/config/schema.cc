@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/strings.h"
+#include "core/fleet/registration.h"
 #include "core/routing/picker.h"
 
 namespace warmpath {
@@ -190,7 +191,7 @@ void VisitFleet(ConfigVisitor& v, FleetConfig& f) {
   v.Integer({"max_workers", "workers", "Workers registered at once; further ones are refused."},
             {1, 1'000'000}, &f.max_workers);
   v.Integer({"max_pools", "pools", "Pools at once; a registration that needs one more is refused."},
-            {1, 100'000}, &f.max_pools);
+            {1, kMaxPools}, &f.max_pools);
   v.Time({"worker_lease", "",
           "How long a worker whose agent's stream is lost stays a candidate before it is LOST."},
          {absl::Milliseconds(100), absl::Hours(1)}, &f.worker_lease);
@@ -201,7 +202,7 @@ void VisitFleet(ConfigVisitor& v, FleetConfig& f) {
             {1, 1024}, &f.max_concurrent_snapshots);
   v.Integer({"max_reservations_per_pool", "reservations",
              "Open reservations of one pool; further picks are refused."},
-            {16, 1ull << 28}, &f.max_reservations_per_pool);
+            {16, kMaxReservationsPerPool}, &f.max_reservations_per_pool);
 }
 
 }  // namespace

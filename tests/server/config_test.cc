@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "core/fleet/registration.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/config/document.h"
@@ -157,6 +158,43 @@ TEST(ConfigTest, BadShapesAreRefused) {
   EXPECT_THAT(Load(std::string((1 << 20) + 1, '#')), StatusIs(kInvalid, HasSubstr("1 MiB")));
   EXPECT_THAT(Load(std::string(100'000, '[')), StatusIs(kInvalid));
   EXPECT_THAT(LoadConfigFile("/nonexistent/x.yaml"), StatusIs(absl::StatusCode::kNotFound));
+}
+
+// Sets everything that has bounds to one end of them.
+class Extreme final : public ConfigVisitor {
+ public:
+  using ConfigVisitor::Integer;
+  explicit Extreme(bool largest) : largest_(largest) {}
+
+  void Text(const FieldInfo&, const TextCheck&, std::string*) override {}
+  void TextList(const FieldInfo&, const TextCheck&, std::vector<std::string>*) override {}
+  void Choice(const FieldInfo&, const std::vector<std::string>&, std::string*) override {}
+  void Integer(const FieldInfo&, const IntegerBounds& bounds, std::uint64_t* value) override {
+    *value = largest_ ? bounds.max : bounds.min;
+  }
+  void Time(const FieldInfo&, const DurationBounds& bounds, absl::Duration* value) override {
+    *value = largest_ ? bounds.max : bounds.min;
+  }
+  void Switch(const FieldInfo&, bool*) override {}
+  void BeginSection(const FieldInfo&) override {}
+  void EndSection() override {}
+  std::size_t BeginItems(const FieldInfo&, std::size_t size) override { return size; }
+  void BeginItem(std::size_t) override {}
+  void EndItem() override {}
+  void EndItems() override {}
+
+ private:
+  const bool largest_;
+};
+
+TEST(ConfigTest, WhatTheBoundsAllowTheFleetTakes) {
+  for (const bool largest : {false, true}) {
+    RouterConfig config;
+    Extreme extreme(largest);
+    VisitConfig(extreme, config);
+    EXPECT_THAT(Load(EffectiveYaml(config)), IsOk()) << "no bound is outside its field";
+    EXPECT_THAT(ValidateFleetConfig(config.fleet), IsOk());
+  }
 }
 
 TEST(ConfigTest, DamagedFilesGiveAStatus) {

@@ -227,7 +227,7 @@ void AddTarget(const WorkerView& worker, const TargetView& target, Page& page) {
       freshness(target.has_events ? "no_snapshot" : "no_events", 0);
       break;
   }
-  const auto add = [&](Metric metric, double value) {
+  const auto add = [&](Metric metric, auto value) {
     page.Add(metric, {{"pool", worker.pool}, {"worker", worker.worker_id}, {"rank", rank}}, value);
   };
   if (target.has_events) add(kWorkerEventLag, target.event_lag_s);
@@ -241,7 +241,7 @@ void AddTarget(const WorkerView& worker, const TargetView& target, Page& page) {
               {"tier", std::string(TierName(tier))}},
              blocks);
   }
-  add(kWorkerInflight, target.inflight);
+  add(kWorkerInflight, std::uint64_t{target.inflight} + target.external_inflight);
   add(kWorkerWait, target.wait_s);
 }
 

@@ -179,6 +179,21 @@ TEST(MetricsWireTest, PromtoolAcceptsThePage) {
   std::remove(path.c_str());
 }
 
+TEST(MetricsWireTest, RequestsAroundTheRouterAreInFlightToo) {
+  TestRouter router;
+  TestWorker worker(router, {});
+  worker.Join();
+  v1::PickResponse response;
+  ASSERT_TRUE(router.Pick(TokenPick(0, 100), &response).ok());
+  v1::WorkerUpdate load;
+  load.mutable_load()->set_running(5);
+  worker.Send(std::move(load));
+  EXPECT_TRUE(Eventually([&] {
+    return absl::StrContains(Metrics(router),
+                             "warmpath_worker_inflight{pool=\"m\",worker=\"w0\",rank=\"0\"} 5");
+  })) << Metrics(router);
+}
+
 TEST(MetricsWireTest, SeriesOfWorkersAreBounded) {
   RouterConfig config;
   config.metrics.max_workers = 3;

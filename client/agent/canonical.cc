@@ -69,7 +69,7 @@ absl::Status CheckBlockSizes(std::uint32_t engine_block, std::uint32_t routing_b
   }
   return absl::FailedPreconditionError(absl::StrCat(
       "engine block_size ", engine_block, " does not divide the routing block of ", routing_block,
-      " tokens: set the pool's routing_block to a multiple of the engine's block "
+      " tokens: set the pool's routing_block_size to a multiple of the engine's block "
       "size, or the engine's block size to a divisor of it"));
 }
 

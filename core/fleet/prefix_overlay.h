@@ -8,9 +8,8 @@
 // that it shares with others, not one per block.
 //
 // Invariants
-//  1. A node is found by (its parent, the first hash of its run); a chain's path is unique, also
-//  for
-//     hashes that a client made up.
+//  1. A node is found by (its parent, the first hash of its run), so a chain's path is unique,
+//     also for hashes that a client made up.
 //  2. Per target each count of a node is at least that of any child: each chain begins at the root,
 //     and PREDICTED drops a chain's tail before its head.
 //  3. A node without holders does not exist.

@@ -1,9 +1,15 @@
 // The one score, in seconds, each term of its own. docs/policy.md has the reasons.
 //
-//   P = t0 + (L - h) / rate * (1 + (h + L) / 2 / ctx_half)   prefill here, attention included; t0 =
-//   0 K = R * max(0, X + L + o - C) / max(X, L + o)            wait for KV space a = 3 if rho >=
-//   0.75 else rho / (1 - rho)                price of a second taken from others cost = W + (1 + a)
-//   * P + beta * D * P + zeta * X / C + K
+//   P    = t0 + (L - h) / rate * (1 + (h + L) / 2 / ctx_half)
+//
+//   K    = R * max(0, X + L + o - C) / max(X, L + o)
+//
+//   a    = 3 if rho >= 0.75, else rho / (1 - rho)
+//
+//   cost = W + (1 + a) * P + beta * D * P + zeta * X / C + K
+//
+// P: prefill here, attention included; t0 = 0. K: wait for KV space. a: price of a second taken
+// from others.
 #ifndef WARMPATH_CORE_ROUTING_COST_H_
 #define WARMPATH_CORE_ROUTING_COST_H_
 

@@ -325,8 +325,8 @@ TEST(BidiReactorOrderTest, EveryOrderOfEventsEndsWell) {
   EXPECT_GT(PlayAll(prefix, 6), 5'000);
 }
 
-// Work elsewhere releases the last hold, which finishes the stream; gRPC may call OnDone before that
-// thread has left mu().
+// Work elsewhere releases the last hold, which finishes the stream; gRPC may call OnDone before
+// that thread has left mu().
 TEST(BidiReactorOrderTest, TheEndWaitsForWhoeverReleasedTheLastHold) {
   for (int round = 0; round < 200; ++round) {
     ReactorRegistry registry{"pick", 1};

@@ -159,9 +159,9 @@ class Client:
         raise harness.Failure("the stream ended before its first token")
 
 
-def streams_at_once(port, count, max_tokens, started):
-    """Opens `count` chat streams, calls started() when each of them has its first token, and reads
-    them to their ends. Returns the tokens of each."""
+def streams_at_once(port, count, enough, started):
+    """Opens `count` chat streams, calls started() when each of them has its first token, and leaves
+    each after `enough` tokens. Returns how many tokens each gave."""
 
     async def run():
         client = openai.AsyncOpenAI(
@@ -172,21 +172,24 @@ def streams_at_once(port, count, max_tokens, started):
 
         async def one(i):
             nonlocal waiting
-            stream = await client.chat.completions.create(
-                model=cluster.MODEL, max_tokens=max_tokens, stream=True,
-                messages=[{"role": "user", "content": words(i, 20)}],
-            )  # fmt: skip
             tokens = 0
-            async for chunk in stream:
-                if not (chunk.choices and chunk.choices[0].delta.content):
-                    continue
-                tokens += chunk.choices[0].delta.content.count("t")
-                if waiting and tokens and not all_started.is_set():
-                    waiting -= 1
-                    if waiting == 0:
-                        await asyncio.to_thread(started)
-                        all_started.set()
-                    await all_started.wait()
+            # Long enough not to end before the last one has begun, however slow the machine.
+            async with await client.chat.completions.create(
+                model=cluster.MODEL, max_tokens=3000, stream=True,
+                messages=[{"role": "user", "content": words(i, 20)}],
+            ) as stream:  # fmt: skip
+                async for chunk in stream:
+                    if not (chunk.choices and chunk.choices[0].delta.content):
+                        continue
+                    if tokens == 0:
+                        waiting -= 1
+                        if waiting == 0:
+                            await asyncio.to_thread(started)
+                            all_started.set()
+                        await all_started.wait()
+                    tokens += chunk.choices[0].delta.content.count("t")
+                    if tokens >= enough:
+                        break
             return tokens
 
         async with client:
@@ -378,15 +381,14 @@ class ManyStreams(BasicCases):
     """A thousand streams at the same time, and no reservation left behind."""
 
     def test_a_thousand_streams_at_once(self, site):
-        fleet = self.fleet(site, speed=1, engine_flags=["--stream-interval=50"])
+        fleet = self.fleet(site, speed=2, blocks=60_000, engine_flags=["--stream-interval=50"])
         port = self.start(fleet)
         seen = []
-        tokens = streams_at_once(port, 1000, 150, lambda: seen.append(fleet.open_reservations()))
-        assert tokens == [150] * 1000
+        tokens = streams_at_once(port, 1000, 100, lambda: seen.append(fleet.open_reservations()))
+        assert min(tokens) >= 100
         assert seen == [1000]
         fleet.wait_released(20)
         assert fleet.metric("warmpath_picks_total") == 1000
-        assert fleet.closed("finished") + fleet.closed("stream_ended") == 1000
 
 
 def refusal(call):

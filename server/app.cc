@@ -69,9 +69,7 @@ struct App::Impl {
         worker_streams("worker", config.server.max_worker_streams),
         pick_streams("pick", config.server.max_pick_streams),
         ext_proc_streams("ext_proc", config.ext_proc.max_streams, "ext_proc.max_streams"),
-        ext_proc_options(MakeExtProcOptions(
-            config.ext_proc, std::uint64_t{config.server.heavy_prompt_tokens} * kBytesPerToken,
-            [this] { return PoolNames(); })),
+        ext_proc_options(MakeExtProcOptions(config.ext_proc, [this] { return PoolNames(); })),
         heavy_pool(config.server.heavy_threads, config.server.heavy_queue),
         admin_pool(1, kAdminQueue),
         page_pool(1, kPageQueue),

@@ -225,11 +225,6 @@ bool ExtProcMachine::TakeModel(ProcessingResponses* out) {
 
 // --- The pick
 
-bool ExtProcMachine::PickIsHeavy() const {
-  if (!pick_.has_openai()) return backend_->IsHeavy(pick_);
-  return pick_.openai().json().size() >= options_->heavy_body_bytes;
-}
-
 PickResult ExtProcMachine::Pick(v1::PickResponse* picked) {
   if (!no_body_ || !pick_.model().empty()) return PickReserving(picked);
   if (!options_->default_model.empty()) {

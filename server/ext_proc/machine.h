@@ -50,8 +50,6 @@ struct ExtProcOptions {
   bool decision_metadata = false;
   std::uint64_t max_body_bytes = 6 << 20;
   std::uint64_t max_buffered_bytes = 512 << 20;  // over all requests
-  // Bodies from this size on are read on the work pool.
-  std::uint64_t heavy_body_bytes = 256 << 10;
   // The model of requests that name none.
   std::string default_model;
   // All pools by name, for requests that have no body and so no model.
@@ -75,7 +73,7 @@ class ExtProcMachine {
 
   // The request is whole: RunPick is next. It may take long when the pick is heavy.
   bool wants_pick() const { return wants_pick_; }
-  bool PickIsHeavy() const;
+  bool PickIsHeavy() const { return backend_->IsHeavy(pick_); }
   void RunPick(ProcessingResponses* out);
   // Instead of RunPick: the client gets this as an HTTP error.
   void RefusePick(const PickResult& result, ProcessingResponses* out);

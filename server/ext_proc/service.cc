@@ -58,7 +58,7 @@ class ExtProcService final : public ExternalProcessor::CallbackService {
 
 }  // namespace
 
-ExtProcOptions MakeExtProcOptions(const ExtProcSection& section, std::uint64_t heavy_body_bytes,
+ExtProcOptions MakeExtProcOptions(const ExtProcSection& section,
                                   std::function<std::vector<std::string>()> pools) {
   return {.request_body_mode = ModeOf(section.request_body_mode),
           .response_body_mode = ModeOf(section.response_body_mode),
@@ -67,7 +67,6 @@ ExtProcOptions MakeExtProcOptions(const ExtProcSection& section, std::uint64_t h
           .decision_metadata = section.decision_metadata,
           .max_body_bytes = section.max_body_bytes,
           .max_buffered_bytes = section.max_buffered_bytes,
-          .heavy_body_bytes = heavy_body_bytes,
           .default_model = section.default_model,
           .pools = std::move(pools)};
 }

@@ -19,7 +19,7 @@ class Service;
 namespace warmpath {
 
 // `pools`: the names of all pools. REQUIRES: the section has been checked by LoadConfig.
-ExtProcOptions MakeExtProcOptions(const ExtProcSection& section, std::uint64_t heavy_body_bytes,
+ExtProcOptions MakeExtProcOptions(const ExtProcSection& section,
                                   std::function<std::vector<std::string>()> pools);
 
 // All must outlive the service. `timeout`: from a stream's start to the end of its request; zero:

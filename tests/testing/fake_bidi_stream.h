@@ -43,6 +43,11 @@ class FakeBidiStream final : public grpc::ServerCallbackReaderWriter<Request, Re
     absl::MutexLock lock(&mu_);
     return *write_;
   }
+  // gRPC may keep the message under way until the next one. REQUIRES: writing().
+  bool held_back() const {
+    absl::MutexLock lock(&mu_);
+    return held_back_;
+  }
   bool finished() const {
     absl::MutexLock lock(&mu_);
     return status_.has_value();
@@ -100,11 +105,12 @@ class FakeBidiStream final : public grpc::ServerCallbackReaderWriter<Request, Re
     EXPECT_FALSE(status_.has_value()) << "read after Finish";
     read_ = message;
   }
-  void Write(const Response* message, grpc::WriteOptions) override {
+  void Write(const Response* message, grpc::WriteOptions options) override {
     absl::MutexLock lock(&mu_);
     EXPECT_FALSE(write_.has_value()) << "two writes at once";
     EXPECT_FALSE(status_.has_value()) << "write after Finish";
     write_ = *message;
+    held_back_ = options.get_buffer_hint();
   }
   void WriteAndFinish(const Response*, grpc::WriteOptions, grpc::Status) override {
     FAIL() << "not used by our reactors";
@@ -130,6 +136,7 @@ class FakeBidiStream final : public grpc::ServerCallbackReaderWriter<Request, Re
   mutable absl::Mutex mu_;
   Request* read_ ABSL_GUARDED_BY(mu_) = nullptr;
   std::optional<Response> write_ ABSL_GUARDED_BY(mu_);
+  bool held_back_ ABSL_GUARDED_BY(mu_) = false;
   std::optional<grpc::Status> status_ ABSL_GUARDED_BY(mu_);
 };
 

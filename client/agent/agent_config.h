@@ -51,7 +51,7 @@ struct EngineConfig {
 struct AgentConfig {
   std::vector<RouterOptions> routers;  // the TLS keys hold for all of them
   std::string metrics_host = "127.0.0.1";
-  std::uint32_t metrics_port = 9091;
+  std::uint32_t metrics_port = 9092;
   std::string ports_file;
   LogLevel log_level = LogLevel::kInfo;
   std::vector<EngineConfig> engines;

@@ -161,7 +161,7 @@ constexpr ConfigKey kKeys[] = {
     {kA, "metrics_host", "address", "127.0.0.1",
      "Address on which /metrics, /healthz and /readyz are served.", false,
      &SetString<&AgentConfig::metrics_host>},
-    {kA, "metrics_port", "port", "9091", "Port for them; 0 takes a free one.", false,
+    {kA, "metrics_port", "port", "9092", "Port for them; 0 takes a free one.", false,
      &SetNumber<&AgentConfig::metrics_port, 0, 65535>},
     {kA, "ports_file", "file", "",
      "Write the ports in use there as JSON, {\"metrics\": N}, once they are bound.", false,

@@ -191,7 +191,7 @@ def test_the_gateway_finds_pool_and_picker(objects):
 def test_network_policies_open_what_is_used_and_no_more(objects):
     gateway = {"gateway.networking.k8s.io/gateway-name": "inference-gateway"}
     assert ("Gateway", "inference-gateway") in objects
-    for name, ports in (("warmpath-router", {9002, 9090}), ("vllm", {8000, 9091})):
+    for name, ports in (("warmpath-router", {9002, 9090}), ("vllm", {8000, 9092})):
         workload = objects["Deployment", name]
         policy = objects["NetworkPolicy", name]["spec"]
         assert policy["podSelector"]["matchLabels"].items() <= labels(workload).items()

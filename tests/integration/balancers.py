@@ -14,6 +14,7 @@ import threading
 import cluster
 import harness
 import openai
+import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -36,12 +37,12 @@ def configuration(path, replacements):
 class Fleet:
     """Router, four engines with their agents, all EXACT."""
 
-    def __init__(self, site, engines=4, speed=50, blocks=4000, extra="", policy="marginal_cost",
-                 engine_flags=()):
+    def __init__(self, site, engines=4, ranks=1, speed=50, blocks=4000, extra="",
+                 policy="marginal_cost", engine_flags=()):
         self.site = site
         self.router = cluster.Router(site, policy=policy, extra=extra).start()
         self.engines = [
-            cluster.Engine(site, f"engine-{i}", blocks=blocks, speed=speed,
+            cluster.Engine(site, f"engine-{i}", ranks=ranks, blocks=blocks, speed=speed,
                            flags=["--history-batches=1", *engine_flags])
             for i in range(engines)
         ]  # fmt: skip
@@ -53,15 +54,15 @@ class Fleet:
 
     def wait_exact(self):
         def exact():
-            targets = self.targets()
-            return len(targets) == len(self.engines) and all(
-                t["freshness"] == "FRESHNESS_EXACT" for t in targets.values()
+            targets = [t for w in self.router.ctl("workers")["workers"] for t in w["targets"]]
+            return len(targets) == sum(e.ranks for e in self.engines) and all(
+                t["freshness"] == "FRESHNESS_EXACT" for t in targets
             )
 
         harness.wait_until(exact, 15, "all workers to be EXACT")
 
     def targets(self):
-        """What the router says of each worker, by name."""
+        """What the router says of each worker's rank 0, by name."""
         return {
             w["worker_id"]: w["targets"][0] for w in self.router.ctl("workers")["workers"]
         }  # fmt: skip
@@ -73,8 +74,12 @@ class Fleet:
         return next(a for a in self.agents if a.worker == name)
 
     def finished(self):
-        """How many requests each engine has ended, by name; engines that are down are left out."""
-        return {e.name: e.state()["finished"] for e in self.engines if e.program.running()}
+        """How many requests each engine has ended, by name, for further ranks by name and rank;
+        engines that are down are left out."""
+        return {
+            e.name if rank == 0 else f"{e.name} rank {rank}": e.state(rank)["finished"]
+            for e in self.engines if e.program.running() for rank in range(e.ranks)
+        }  # fmt: skip
 
     def served_since(self, before):
         """Names of the engines that have ended requests since `before` was finished()."""
@@ -235,12 +240,14 @@ class BasicCases:
             assert harness.http(url, text)[0] == status
         fleet.wait_released()
 
-    def test_conversations_stay_on_their_workers(self, site):
-        fleet = self.fleet(site)
+    # One port for two ranks: a header of the answer to the pick names the rank.
+    @pytest.mark.parametrize("shape", [{"engines": 4}, {"engines": 2, "ranks": 2}], ids=str)
+    def test_conversations_stay_on_their_workers(self, site, shape):
+        fleet = self.fleet(site, **shape)
         client = Client(self.start(fleet))
-        chats = [[{"role": "user", "content": words(seed, 300)}] for seed in range(6)]
+        chats = [[{"role": "user", "content": words(seed, 300)}] for seed in range(12)]
         homes = [None] * len(chats)
-        for turn in range(4):
+        for turn in range(3):
             for i, chat in enumerate(chats):
                 before = fleet.finished()
                 text, usage = client.chat(chat, max_tokens=10, stream=turn % 2 == 1)
@@ -254,6 +261,9 @@ class BasicCases:
                 chat.append({"role": "assistant", "content": text})
                 chat.append({"role": "user", "content": words(1000 + 10 * turn + i, 20)})
                 fleet.wait_released()
+        # Of requests that name no rank, an idle engine serves all on rank 0.
+        ranks = shape.get("ranks", 1)
+        assert any("rank" in home for home in homes) == (ranks > 1), homes
         assert len(set(homes)) > 1, "one worker got everything"
 
     def test_the_router_stops_and_returns(self, site):

@@ -64,8 +64,12 @@ class YamlPrinter final : public ConfigVisitor {
   void BeginSection(const FieldInfo& info) override {
     Line(info, "");
     indent_ += 2;
+    if (info.other_name || hidden_ > 0) ++hidden_;
   }
-  void EndSection() override { indent_ -= 2; }
+  void EndSection() override {
+    indent_ -= 2;
+    if (hidden_ > 0) --hidden_;
+  }
   std::size_t BeginItems(const FieldInfo& info, std::size_t size) override {
     Line(info, size == 0 ? "[]" : "");
     indent_ += 4;
@@ -79,6 +83,7 @@ class YamlPrinter final : public ConfigVisitor {
 
  private:
   void Line(const FieldInfo& info, std::string_view value) {
+    if (info.other_name || hidden_ > 0) return;
     const std::string margin =
         first_of_item_ ? std::string(indent_ - 2, ' ') + "- " : std::string(indent_, ' ');
     first_of_item_ = false;
@@ -87,6 +92,7 @@ class YamlPrinter final : public ConfigVisitor {
   }
 
   std::size_t indent_ = 0;
+  int hidden_ = 0;  // depth inside a section that is another name
   bool first_of_item_ = false;
   std::string out_;
 };
@@ -142,8 +148,8 @@ class MarkdownPrinter final : public ConfigVisitor {
   }
   void Row(const FieldInfo& info, std::string_view allowed, std::string_view value) {
     absl::StrAppend(&out_, "| `", absl::StrJoin(path_, "."), ".", ToAbsl(info.name), "` | ",
-                    value.empty() ? "" : absl::StrCat("`", ToAbsl(value), "`"), " | ",
-                    ToAbsl(allowed), " | ", ToAbsl(info.doc), " |\n");
+                    value.empty() || info.other_name ? "" : absl::StrCat("`", ToAbsl(value), "`"),
+                    " | ", ToAbsl(allowed), " | ", ToAbsl(info.doc), " |\n");
   }
 
   std::vector<std::string> path_;

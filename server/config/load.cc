@@ -186,6 +186,19 @@ class Loader final : public ConfigVisitor {
   }
   void EndSection() override { Pop(); }
 
+  bool Given(std::string_view name) const override {
+    const YAML::Node& map = levels_.back().node;
+    return map.IsDefined() && map[std::string(name)].IsDefined();
+  }
+  void Refuse(std::string_view name, std::string_view message) override {
+    const YAML::Node& map = levels_.back().node;
+    int line = 1;
+    for (const auto& entry : map) {
+      if (entry.first.IsScalar() && entry.first.Scalar() == name) line = Line(entry.first);
+    }
+    Add(line, Path(name), ToAbsl(message));
+  }
+
   std::size_t BeginItems(const FieldInfo& info, std::size_t size) override {
     const YAML::Node node = Take(info);
     items_.push_back({YAML::Node(YAML::NodeType::Undefined), Path(info.name), {}});

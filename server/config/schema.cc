@@ -153,6 +153,48 @@ void VisitExtProc(ConfigVisitor& v, ExtProcSection& s) {
          {absl::ZeroDuration(), absl::Hours(24)}, &s.request_timeout);
 }
 
+// Amazon SageMaker's names and bounds for what policy and prefix_aware say (docs/sagemaker.md).
+void VisitSageMaker(ConfigVisitor& v, PoolConfig& p) {
+  constexpr std::string_view kStrategy = "RoutingStrategy";
+  constexpr std::string_view kConfig = "PrefixAwareRoutingConfig";
+  std::string strategy;
+  v.Choice({kStrategy, "",
+            "SageMaker's name for policy: least_outstanding, prefix_aware or random. Not together "
+            "with policy.",
+            /*other_name=*/true},
+           {"LEAST_OUTSTANDING_REQUESTS", "PREFIX_AWARE", "RANDOM"}, &strategy);
+  v.BeginSection({kConfig, "", "The knobs of PREFIX_AWARE, both required.", /*other_name=*/true});
+  v.Integer({"PrefixLength", "", "SageMaker's name for prefix_aware.prefix_length.",
+             /*other_name=*/true},
+            {1024, 65'536}, &p.prefix_aware.prefix_length);
+  v.Integer({"ConcurrencyThreshold", "requests",
+             "SageMaker's name for prefix_aware.concurrency_threshold.", /*other_name=*/true},
+            {1, 1024}, &p.prefix_aware.concurrency_threshold);
+  const bool complete = v.Given("PrefixLength") && v.Given("ConcurrencyThreshold");
+  v.EndSection();
+
+  const bool prefix_aware = strategy == "PREFIX_AWARE";
+  if (v.Given(kStrategy) && v.Given("policy")) {
+    v.Refuse(kStrategy, "says what policy says: remove one of the two");
+  }
+  if (v.Given(kConfig) && v.Given("prefix_aware")) {
+    v.Refuse(kConfig, "says what prefix_aware says: remove one of the two");
+  }
+  if (prefix_aware && !v.Given(kConfig)) {
+    v.Refuse(kStrategy,
+             "PREFIX_AWARE needs PrefixAwareRoutingConfig: add it with PrefixLength and "
+             "ConcurrencyThreshold");
+  } else if (v.Given(kConfig) && !prefix_aware) {
+    v.Refuse(kConfig,
+             "is for PREFIX_AWARE only: add \"RoutingStrategy: PREFIX_AWARE\" or remove it");
+  } else if (v.Given(kConfig) && !complete) {
+    v.Refuse(kConfig, "needs both PrefixLength and ConcurrencyThreshold: add what is missing");
+  }
+  if (strategy == "RANDOM") p.policy = "random";
+  if (strategy == "LEAST_OUTSTANDING_REQUESTS") p.policy = "least_outstanding";
+  if (prefix_aware) p.policy = "prefix_aware";
+}
+
 void VisitPoolSettings(ConfigVisitor& v, PoolConfig& p) {
   v.Integer({"routing_block_size", "tokens",
              "Tokens of one routing block. Each engine's block size must divide it. 0: the "
@@ -181,6 +223,7 @@ void VisitPoolSettings(ConfigVisitor& v, PoolConfig& p) {
              "instead."},
             {1, 1024}, &p.prefix_aware.concurrency_threshold);
   v.EndSection();
+  VisitSageMaker(v, p);
 }
 
 void VisitFleet(ConfigVisitor& v, FleetConfig& f) {

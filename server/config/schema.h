@@ -78,6 +78,8 @@ struct FieldInfo {
   std::string_view name;
   std::string_view unit;  // empty: none
   std::string_view doc;   // one or two sentences
+  // Another way to say what other fields say: read and documented, never printed as in force.
+  bool other_name = false;
 };
 
 struct IntegerBounds {
@@ -110,6 +112,11 @@ class ConfigVisitor {
 
   virtual void BeginSection(const FieldInfo& info) = 0;
   virtual void EndSection() = 0;
+
+  // For rules that no single field can check: whether the section being visited was given a field
+  // of that name, and what is wrong with it, with the remedy. Only a loader knows.
+  virtual bool Given(std::string_view /*name*/) const { return false; }
+  virtual void Refuse(std::string_view /*name*/, std::string_view /*message*/) {}
 
   // A list of sections: `size` is what there is; the answer is how many items to visit. Each item
   // is visited between BeginItem and EndItem.

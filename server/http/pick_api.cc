@@ -21,6 +21,7 @@ namespace {
 
 constexpr std::string_view kPathHeader = "x-warmpath-path";
 constexpr std::string_view kSubsetHeader = "x-gateway-destination-endpoint-subset";
+constexpr std::string_view kPrefixAwareHeader = "x-amzn-sagemaker-prefix-aware-id";
 constexpr std::string_view kExcludeHeader = "x-warmpath-exclude";
 
 // The first of the headers that is there and not empty.
@@ -82,8 +83,14 @@ absl::Status TakeControlHeaders(const HttpRequest& http, v1::PickRequest* pick) 
         std::string(FirstOf(http, {"x-session-id", "x-session-token", "x-session-affinity",
                                    "x-claude-code-session-id"})));
   }
-  if (pick->prefix_aware_id().empty()) {
-    pick->set_prefix_aware_id(std::string(FirstOf(http, {"x-amzn-sagemaker-prefix-aware-id"})));
+  if (const auto id = http.Header(kPrefixAwareHeader);
+      id.has_value() && pick->prefix_aware_id().empty()) {
+    if (id->empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(ToAbsl(kPrefixAwareHeader),
+                       ": is empty: send 1 to 64 printable characters, or leave it out"));
+    }
+    pick->set_prefix_aware_id(std::string(*id));
   }
   // Present and empty means: none may serve.
   if (const auto subset = http.Header(kSubsetHeader);

@@ -197,6 +197,68 @@ TEST(ConfigTest, WhatTheBoundsAllowTheFleetTakes) {
   }
 }
 
+TEST(ConfigTest, SageMakersNamesSetThePolicyAndItsKnobs) {
+  const auto config = Load(R"(
+pool_defaults:
+  RoutingStrategy: LEAST_OUTSTANDING_REQUESTS
+pools:
+  - name: a
+    RoutingStrategy: PREFIX_AWARE
+    PrefixAwareRoutingConfig: {PrefixLength: 2048, ConcurrencyThreshold: 7}
+  - {name: b, RoutingStrategy: RANDOM}
+  - {name: c, policy: session}
+  - {name: d}
+)");
+  ASSERT_THAT(config, IsOk());
+  const std::vector<PoolConfig>& pools = config->fleet.pools;
+  EXPECT_EQ(pools[0].policy, "prefix_aware");
+  EXPECT_EQ(pools[0].prefix_aware.prefix_length, 2048u);
+  EXPECT_EQ(pools[0].prefix_aware.concurrency_threshold, 7u);
+  EXPECT_EQ(pools[1].policy, "random");
+  EXPECT_EQ(pools[2].policy, "session");
+  EXPECT_EQ(pools[3].policy, "least_outstanding");
+  const std::string yaml = EffectiveYaml(*config);
+  EXPECT_THAT(yaml, ::testing::Not(HasSubstr("RoutingStrategy")));
+  EXPECT_THAT(yaml, ::testing::Not(HasSubstr("PrefixLength")));
+  EXPECT_EQ(EffectiveYaml(*Load(yaml)), yaml);
+}
+
+TEST(ConfigTest, SageMakersNamesAreCheckedAsThereAndNotMixedWithOurs) {
+  const std::string pool = "pools:\n  - name: a\n";
+  const std::string knobs = "    PrefixAwareRoutingConfig:\n      PrefixLength: 1024\n";
+  const std::string both = knobs + "      ConcurrencyThreshold: 1024\n";
+  const std::string strategy = "    RoutingStrategy: PREFIX_AWARE\n";
+  EXPECT_THAT(Load(pool + strategy + both), IsOk());
+  const std::vector<std::pair<std::string, const char*>> cases = {
+      {"    RoutingStrategy: prefix_aware\n",
+       "r.yaml:3: pools[0].RoutingStrategy: \"prefix_aware\" is unknown: use one of "
+       "LEAST_OUTSTANDING_REQUESTS, PREFIX_AWARE, RANDOM"},
+      {strategy, "r.yaml:3: pools[0].RoutingStrategy: PREFIX_AWARE needs PrefixAwareRoutingConfig"},
+      {strategy + knobs, "r.yaml:4: pools[0].PrefixAwareRoutingConfig: needs both"},
+      {both, "r.yaml:3: pools[0].PrefixAwareRoutingConfig: is for PREFIX_AWARE only"},
+      {"    RoutingStrategy: RANDOM\n" + both,
+       "PrefixAwareRoutingConfig: is for PREFIX_AWARE only"},
+      {strategy + both + "    policy: prefix_aware\n",
+       "r.yaml:3: pools[0].RoutingStrategy: says what policy says: remove one"},
+      {strategy + both + "    prefix_aware: {prefix_length: 1024}\n",
+       "r.yaml:4: pools[0].PrefixAwareRoutingConfig: says what prefix_aware says"},
+      {strategy + "    PrefixAwareRoutingConfig: {PrefixLength: 1023, ConcurrencyThreshold: 1}\n",
+       "r.yaml:4: pools[0].PrefixAwareRoutingConfig.PrefixLength: 1023 is out of bounds: write "
+       "1024 "
+       "to 65536"},
+      {strategy + "    PrefixAwareRoutingConfig: {PrefixLength: 65537, ConcurrencyThreshold: 1}\n",
+       "65537 is out of bounds"},
+      {strategy + "    PrefixAwareRoutingConfig: {PrefixLength: 1024, ConcurrencyThreshold: 0}\n",
+       "ConcurrencyThreshold: 0 is out of bounds: write 1 to 1024"},
+      {strategy +
+           "    PrefixAwareRoutingConfig: {PrefixLength: 1024, ConcurrencyThreshold: 1025}\n",
+       "1025 is out of bounds"},
+  };
+  for (const auto& [lines, message] : cases) {
+    EXPECT_THAT(Load(pool + lines), StatusIs(kInvalid, HasSubstr(message))) << lines;
+  }
+}
+
 TEST(ConfigTest, DamagedFilesGiveAStatus) {
   const std::string yaml = EffectiveYaml(RouterConfig());
   for (std::size_t i = 0; i < yaml.size(); i += 7) {

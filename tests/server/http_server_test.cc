@@ -72,7 +72,8 @@ class Connection {
         const std::size_t at = buffer_.find("Content-Length: ");
         std::size_t length = 0;
         if (at < head) {
-          (void)absl::SimpleAtoi(buffer_.substr(at + 16, buffer_.find('\r', at) - at - 16), &length);
+          (void)absl::SimpleAtoi(buffer_.substr(at + 16, buffer_.find('\r', at) - at - 16),
+                                 &length);
         }
         if (buffer_.size() >= head + 4 + length) {
           const std::string response = buffer_.substr(0, head + 4 + length);
@@ -214,7 +215,8 @@ TEST_F(HttpServerTest, LargeBodiesAreRefusedHoweverTheyCome) {
   {
     // Who asks first is told without sending.
     Connection c(port());
-    c.Send("POST /echo HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 20000\r\n\r\n");
+    c.Send(
+        "POST /echo HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 20000\r\n\r\n");
     EXPECT_THAT(c.Read(), StartsWith("HTTP/1.1 413"));
     Connection d(port());
     d.Send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999\r\n\r\nabc");
@@ -234,7 +236,8 @@ TEST_F(HttpServerTest, AllBodiesTogetherAreBounded) {
   for (int i = 0; i < 2; ++i) {
     holders.push_back(std::make_unique<Connection>(port()));
     holders.back()->Send(Post("/slow", std::string(10'000, 'x')));
-    ASSERT_TRUE(Soon([&] { return slow_running_ + pool_.queued() == i + 1u && slow_running_ == 1; }));
+    ASSERT_TRUE(
+        Soon([&] { return slow_running_ + pool_.queued() == i + 1u && slow_running_ == 1; }));
   }
   Connection c(port());
   c.Send(Post("/echo", std::string(10'000, 'x')));

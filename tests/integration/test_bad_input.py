@@ -71,6 +71,7 @@ def test_bytes_at_random_on_every_port(running):
     ports = {
         "gRPC": (int(router.grpc.rpartition(":")[2]), router.program),
         "HTTP": (int(router.http.rpartition(":")[2]), router.program),
+        "picks": (int(router.pick.rpartition(":")[2]), router.program),
         "agent": (agent.metrics_port, agent.program),
     }
     before = {name: program.memory_bytes() for name, (_, program) in ports.items()}

@@ -96,7 +96,7 @@ absl::StatusOr<warmpath::v1::PickRequest> BuildPick() {
     if (!content.ok()) return content.status();
     request.mutable_openai()->set_path(absl::GetFlag(FLAGS_path));
     request.mutable_openai()->set_json(*std::move(content));
-  } else {
+  } else if (!absl::GetFlag(FLAGS_text).empty()) {
     request.set_text(absl::GetFlag(FLAGS_text));
   }
   return request;

@@ -22,7 +22,7 @@ void FillPrompt(const PickArgs& args, v1::PickRequest* request) {
     auto* body = request->mutable_openai();
     body->set_path(args.openai_path.data(), args.openai_path.size());
     body->set_json(args.openai_json.data(), args.openai_json.size());
-  } else {
+  } else if (!args.text.empty()) {
     request->set_text(args.text.data(), args.text.size());
   }
 }

@@ -31,7 +31,7 @@ struct ClientOptions {
 };
 
 // Borrowed members must live until Pick returns. Exactly one kind of prompt is used: the first of
-// tokens, chain, openai_json, text that is not empty.
+// tokens, chain, openai_json, text that is not empty. With none of them only load counts.
 struct PickArgs {
   std::string_view model;
   std::span<const std::uint32_t> tokens;

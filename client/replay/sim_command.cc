@@ -59,6 +59,11 @@ ABSL_FLAG(double, event_lag_ms, 50, "sim: from an engine's step to its cache eve
 ABSL_FLAG(double, event_loss, 0, "sim: share of steps whose cache events are lost, 0 to 1");
 ABSL_FLAG(double, report_lag_ms, 0, "sim: age of an engine's load report when it arrives");
 ABSL_FLAG(double, signal_lag_ms, 5, "sim: from a first token or finish to the router");
+ABSL_FLAG(uint32_t, agent_context, 0,
+          "sim: of the generator: tokens that the siblings of an agent loop share; 0: 128 to 384");
+ABSL_FLAG(uint32_t, tool_result, 0,
+          "sim: of the generator: tokens that each step of a sibling adds; 0: 1,536 to 2,048");
+ABSL_FLAG(uint64_t, skip, 0, "sim: leaves the first N requests out of the figures");
 ABSL_FLAG(bool, next_turns, true, "sim: next turns of a trace find the answers before them cached");
 
 namespace warmpath::replay {
@@ -156,6 +161,12 @@ class WorkloadSource {
     options.agent_loops = absl::GetFlag(FLAGS_agent_loops);
     options.siblings = absl::GetFlag(FLAGS_siblings);
     options.agent_steps = absl::GetFlag(FLAGS_agent_steps);
+    if (const std::uint32_t tokens = absl::GetFlag(FLAGS_agent_context); tokens > 0) {
+      options.agent_context = {tokens, tokens};
+    }
+    if (const std::uint32_t tokens = absl::GetFlag(FLAGS_tool_result); tokens > 0) {
+      options.tool_result = {tokens, tokens};
+    }
     options.block_size = block_size_;
     options.profile = profile_;
     options.engines = workers;
@@ -271,8 +282,12 @@ absl::Status RunSim() {
           if (bar.has_value()) {
             options.on_progress = [&](std::size_t done) { bar->Update(before + done, 0); };
           }
-          WARMPATH_ASSIGN_OR_RETURN(const SimResult result, Simulate(made.workload, options));
+          WARMPATH_ASSIGN_OR_RETURN(SimResult result, Simulate(made.workload, options));
           before += result.requests.size();
+          result.requests.erase(
+              result.requests.begin(),
+              result.requests.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(
+                                            absl::GetFlag(FLAGS_skip), result.requests.size())));
           SimCell& cell = cells[first + p];
           cell.workers = options.workers;
           cell.load = made.load;

@@ -52,18 +52,18 @@ std::vector<std::shared_ptr<WorkerRecord>> FleetImpl::Records() const {
 }
 
 std::vector<WorkerView> FleetImpl::ListWorkers(std::string_view pool) const {
-  std::map<const PoolEntry*, double> median_rates;
+  std::map<const PoolEntry*, PeerRates> peers_of;
   for (const auto& entry : EntriesNamed(pool)) {
     absl::MutexLock lock(&entry->pool->mu());
-    median_rates[entry.get()] = MedianLearnedRate(entry->pool->targets());
+    peers_of[entry.get()] = PeerRatesOf(entry->pool->targets());
   }
   const absl::Time now = context_.clock->Now();
   std::vector<WorkerView> views;
   for (const auto& record : Records()) {
-    const auto median = median_rates.find(&record->entry());
-    if (median == median_rates.end()) continue;
+    const auto peers = peers_of.find(&record->entry());
+    if (peers == peers_of.end()) continue;
     absl::MutexLock lock(&record->mu);
-    if (!record->removed()) views.push_back(record->View(median->second, now));
+    if (!record->removed()) views.push_back(record->View(peers->second, now));
   }
   std::sort(views.begin(), views.end(),
             [](const WorkerView& a, const WorkerView& b) { return a.worker_id < b.worker_id; });

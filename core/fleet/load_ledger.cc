@@ -21,6 +21,9 @@ constexpr int kLingerPerCall = 2;
 // First tokens that come within so short a time belong to one engine step.
 constexpr double kSameStepSeconds = 0.005;
 constexpr double kSameStepShare = 0.2;  // of the request's own P
+// So many are taken together at most: where P is believed several times too long, each first token
+// seems to come too soon to have had a step of its own, and nothing would ever be learned.
+constexpr std::uint32_t kMostInOneSpan = 8;
 
 std::int64_t ToNanoseconds(double seconds) {
   constexpr double kLongest = 1e6;  // s; keeps sums of a million of them far from overflow
@@ -110,13 +113,15 @@ class Ledger final : public LoadLedger {
     LeavePending(place, now);
     book.anchor_ns = absl::ToUnixNanos(now);
     book.span_end = now;
-    if (book.span.has_value() &&
+    if (book.span.has_value() && book.span_requests < kMostInOneSpan &&
         since_last < std::max(kSameStepSeconds, kSameStepShare * r.prefill_s)) {
+      ++book.span_requests;
       book.span->seconds += since_last;
       book.span->work += r.prefill_work;
       return std::nullopt;
     }
     const PrefillSpan span{.seconds = absl::ToDoubleSeconds(now - began), .work = r.prefill_work};
+    book.span_requests = 1;
     return std::exchange(book.span, span);
   }
 
@@ -284,6 +289,7 @@ class Ledger final : public LoadLedger {
     OpenHistory history;
     EngineReports reports;
     std::optional<PrefillSpan> span;  // the last one, until its engine step is over for sure
+    std::uint32_t span_requests = 0;  // in it
     absl::Time span_end = absl::InfinitePast();  // the last first token
   };
   struct Lingering {

@@ -5,17 +5,30 @@
 
 namespace warmpath {
 
-double MedianLearnedRate(std::span<const TargetState> targets) {
+namespace {
+
+// 0 for none; of an even number the lower one: errs low.
+double LowerMedian(std::vector<double>& values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace
+
+PeerRates PeerRatesOf(std::span<const TargetState> targets) {
   std::vector<double> rates;
+  std::vector<double> shares;
   for (const TargetState& target : targets) {
     const double rate = target.rate.tokens_per_s();
-    if (target.in_use && rate > 0) rates.push_back(rate);
+    if (!target.in_use || rate == 0) continue;
+    rates.push_back(rate);
+    if (target.spec.prefill_tokens_per_s > 0) {
+      shares.push_back(rate / target.spec.prefill_tokens_per_s);
+    }
   }
-  if (rates.empty()) return 0;
-  // The lower median of an even number: errs low.
-  const auto middle = rates.begin() + static_cast<std::ptrdiff_t>((rates.size() - 1) / 2);
-  std::nth_element(rates.begin(), middle, rates.end());
-  return *middle;
+  return {.median = LowerMedian(rates), .share_of_hint = LowerMedian(shares)};
 }
 
 Pool::Pool(PoolConfig config, std::unique_ptr<Index> index, std::uint64_t random_seed,

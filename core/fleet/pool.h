@@ -76,8 +76,8 @@ struct TargetState {
   }
 };
 
-// The median of learned rates over targets in use, tokens/s; 0 when nobody has learned. O(targets).
-double MedianLearnedRate(std::span<const TargetState> targets);
+// What targets in use that have learned their rates tell of the others. O(targets).
+PeerRates PeerRatesOf(std::span<const TargetState> targets);
 
 // What picks keep between them. Written by core/routing only, read at scrape.
 struct PickState {

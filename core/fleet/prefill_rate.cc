@@ -26,10 +26,12 @@ void LearnedRate::Observe(double work, double seconds) {
   median_ = static_cast<double>(*middle);
 }
 
-double RateInUse(const LearnedRate& rate, double hint, double pool_median) {
+double RateInUse(const LearnedRate& rate, double hint, const PeerRates& peers) {
   if (rate.tokens_per_s() > 0) return rate.tokens_per_s();
-  if (hint > 0) return hint * kHintTrust;
-  if (pool_median > 0) return pool_median * kPeerTrust;
+  if (hint > 0) {
+    return hint * (peers.share_of_hint > 0 ? peers.share_of_hint * kPeerTrust : kHintTrust);
+  }
+  if (peers.median > 0) return peers.median * kPeerTrust;
   return kFallbackRate;
 }
 

@@ -14,7 +14,7 @@ namespace warmpath {
 inline constexpr double kDefaultCtxHalf = 30'000;  // tokens of context that double the time
 inline constexpr double kFallbackRate = 8'000;     // tokens/s when nobody knows anything
 inline constexpr double kHintTrust = 0.8;          // of a registered hint
-inline constexpr double kPeerTrust = 0.9;          // of the pool's median learned rate
+inline constexpr double kPeerTrust = 0.9;          // of what the pool's other targets learned
 
 // Token equivalents of prefilling `prompt` tokens of which `cached` are there already.
 double PrefillWork(std::uint64_t prompt, std::uint64_t cached, double ctx_half);
@@ -27,8 +27,9 @@ class LearnedRate {
  public:
   // Below this much work a sample says more about the engine's step time than about its speed.
   static constexpr double kMinWork = 1'024;
-  // As many samples are needed before the estimate counts.
-  static constexpr std::size_t kMinSamples = 5;
+  // As many samples are needed before the estimate counts: a target that a few unlucky ones make
+  // look slow gets little work from then on, and so is slow to correct them.
+  static constexpr std::size_t kMinSamples = 16;
 
   // `work` token equivalents took `seconds`. Samples too small or not finite are ignored.
   void Observe(double work, double seconds);
@@ -48,9 +49,18 @@ class LearnedRate {
   std::array<float, kWindow> recent_{};
 };
 
-// rate_w in use: the learned one, else hint * 0.8, else the median of the pool's learned rates
-// * 0.9, else 8,000 tokens/s. `hint` and `pool_median` are 0 when unknown.
-double RateInUse(const LearnedRate& rate, double hint, double pool_median);
+// What the targets of a pool that have learned their rates say of those that have not; 0: nothing.
+struct PeerRates {
+  double median = 0;  // of their rates
+  // Median of their rates as shares of their hints. Hints tend to be wrong together, for they come
+  // from one measurement or one data sheet; and a target believed several times too slow gets too
+  // little work to ever show its own rate.
+  double share_of_hint = 0;
+};
+
+// rate_w in use: the learned one; else the hint, times the peers' share * 0.9, or * 0.8 when no
+// peer tells; else the peers' median * 0.9; else 8,000 tokens/s. `hint` is 0 when unknown.
+double RateInUse(const LearnedRate& rate, double hint, const PeerRates& peers);
 
 }  // namespace warmpath
 

@@ -161,8 +161,8 @@ class WorkerRecord : public std::enable_shared_from_this<WorkerRecord> {
   // --- Operators.
   std::uint32_t SetDraining(bool on) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   bool SnapshotsWhole() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  // `median_rate`: of the pool, for targets that have learned nothing.
-  WorkerView View(double median_rate, absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // `peers`: of the pool, for targets that have not learned their rate.
+  WorkerView View(const PeerRates& peers, absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   absl::StatusOr<DumpHeader> Dump(Rank rank, Tier tier, KnowledgeSource source,
                                   std::vector<ChainHash>* hashes) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);

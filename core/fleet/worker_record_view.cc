@@ -26,7 +26,7 @@ bool WorkerRecord::SnapshotsWhole() const {
          });
 }
 
-WorkerView WorkerRecord::View(double median_rate, absl::Time now) const {
+WorkerView WorkerRecord::View(const PeerRates& peers, absl::Time now) const {
   WorkerView view;
   view.worker_id = id_;
   view.pool = pool().name();
@@ -59,8 +59,7 @@ WorkerView WorkerRecord::View(double median_rate, absl::Time now) const {
       target.engine_seq = state.engine_seq;
       target.event_lag_s = state.event_lag_s;
       target.kv_capacity_tokens = state.spec.kv_capacity_tokens;
-      target.prefill_tokens_per_s =
-          RateInUse(state.rate, state.spec.prefill_tokens_per_s, median_rate);
+      target.prefill_tokens_per_s = RateInUse(state.rate, state.spec.prefill_tokens_per_s, peers);
       target.load = state.load;
       const TargetLoad load = pool().ledger().Load(feed.target, now);
       target.inflight = load.own_inflight;

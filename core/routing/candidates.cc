@@ -169,8 +169,7 @@ absl::Status FindCandidates(Pool& pool, const Query& query, const EndpointFilter
       continue;
     }
     capacity_missing = capacity_missing || capacity == 0;
-    rate_missing =
-        rate_missing || (state.rate.tokens_per_s() == 0 && state.spec.prefill_tokens_per_s == 0);
+    rate_missing = rate_missing || state.rate.tokens_per_s() == 0;
     Candidate& candidate = scratch->candidates.emplace_back();
     candidate.target = target;
     candidate.state = &state;
@@ -182,7 +181,7 @@ absl::Status FindCandidates(Pool& pool, const Query& query, const EndpointFilter
   }
   if (scratch->candidates.empty()) return NoCandidate(pool, query, inputs, sieve, retry_after);
 
-  const double median_rate = rate_missing ? MedianLearnedRate(targets) : 0;
+  const PeerRates peers = rate_missing ? PeerRatesOf(targets) : PeerRates{};
   const std::uint64_t median_capacity = capacity_missing ? MedianCapacity(targets) : 0;
   for (Candidate& candidate : scratch->candidates) {
     const TargetState& state = *candidate.state;
@@ -192,7 +191,7 @@ absl::Status FindCandidates(Pool& pool, const Query& query, const EndpointFilter
                   .output_tokens = inputs.output_tokens,
                   .residence_s = inputs.averages.residence_s,
                   .rho = inputs.averages.rho,
-                  .rate = RateInUse(state.rate, state.spec.prefill_tokens_per_s, median_rate),
+                  .rate = RateInUse(state.rate, state.spec.prefill_tokens_per_s, peers),
                   .ctx_half = state.rate.ctx_half(),
                   .wait_s = candidate.load.wait_s,
                   .inflight = candidate.load.inflight,

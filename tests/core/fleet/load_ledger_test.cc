@@ -429,6 +429,26 @@ TEST_F(LoadLedgerTest, ReportsOtherwiseNeverCloseAnything) {
   EXPECT_NE(ledger_->Find(id), nullptr);
 }
 
+// Each prefill takes 100 ms but is believed to take a second: each first token seems to belong to
+// the step before. All the same the true rate comes out.
+TEST_F(LoadLedgerTest, SpansEndAlsoWherePrefillsAreBelievedTooLong) {
+  std::vector<ReservationId> ids;
+  for (int i = 0; i < 20; ++i) {
+    Reservation request = Request(0, 1000, 1);
+    request.prefill_work = 1000;
+    ids.push_back(ledger_->Open(std::move(request), At(0)));
+  }
+  int spans = 0;
+  for (int i = 0; i < 20; ++i) {
+    const std::optional<PrefillSpan> span = ledger_->FirstToken(ids[i], At(0.1 * (i + 1)));
+    if (!span.has_value()) continue;
+    ++spans;
+    EXPECT_NEAR(span->work / span->seconds, 10'000, 1);
+    EXPECT_NEAR(span->work, 8000, 1e-9);
+  }
+  EXPECT_EQ(spans, 2);
+}
+
 TEST_F(LoadLedgerTest, FirstTokensTellHowLongPrefillsTook) {
   const ReservationId a = ledger_->Open(Request(0, 10, 1), At(0));
   const ReservationId b = ledger_->Open(Request(0, 10, 1), At(0.2));

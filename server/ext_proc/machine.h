@@ -78,8 +78,9 @@ class ExtProcMachine {
   // Instead of RunPick: the client gets this as an HTTP error.
   void RefusePick(const PickResult& result, ProcessingResponses* out);
 
-  // The request's part is over, so that the proxy can do without us.
-  bool request_answered() const { return state_ >= State::kAnswered; }
+  // The request's part is over, so that the proxy can do without us. A proxy that only watches
+  // always can.
+  bool request_answered() const { return state_ >= State::kAnswered || observed_only_; }
   // The client got an answer instead of an endpoint: there is nothing more to say.
   bool refused() const { return state_ == State::kRefused; }
 

@@ -50,6 +50,7 @@ enum class Known : std::size_t {
   kSloTtftAlias,
   kSloTpot,
   kSloTpotAlias,
+  kMaxWait,
   kCount,
 };
 constexpr std::size_t kKnown = static_cast<std::size_t>(Known::kCount);
@@ -76,6 +77,7 @@ constexpr std::array<std::string_view, kKnown> kNames = {
     "x-slo-ttft-ms",
     "x-llm-d-slo-tpot-ms",
     "x-slo-tpot-ms",
+    "x-warmpath-max-wait-ms",
 };
 
 // Never destroyed: callback threads may outlive main.
@@ -125,14 +127,14 @@ std::string Cut(std::string_view value, std::size_t limit) {
   return std::string(value.substr(0, limit));
 }
 
-absl::Status ReadMillis(const Headers& headers, Known known, std::uint32_t* millis) {
-  const std::string_view text = headers.GetEither(known);
+// Parts of a millisecond count as a whole one.
+absl::Status ReadMillis(std::string_view name, std::string_view text, std::uint32_t* millis) {
   if (text.empty()) return absl::OkStatus();
   double value = 0;
-  if (!absl::SimpleAtod(ToAbsl(text), &value) || !(value > 0) ||
+  if (!absl::SimpleAtod(ToAbsl(text), &value) || !(value >= 0) ||
       value > std::numeric_limits<std::uint32_t>::max()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(ToAbsl(headers.NameOf(known)), ": send milliseconds, a number above 0"));
+        absl::StrCat(ToAbsl(name), ": send milliseconds, a number of 0 to 4294967295"));
   }
   *millis = static_cast<std::uint32_t>(std::ceil(value));
   return absl::OkStatus();
@@ -186,8 +188,17 @@ absl::Status ReadRequestHead(const HeaderMap& map, RequestHead* head) {
   for (auto known = static_cast<std::size_t>(Known::kPrefixAwareId); known < kKnown; ++known) {
     if (headers.Has(static_cast<Known>(known))) head->remove.emplace_back(kNames[known]);
   }
-  WARMPATH_RETURN_IF_ERROR(ReadMillis(headers, Known::kSloTtft, &head->slo_ttft_ms));
-  return ReadMillis(headers, Known::kSloTpot, &head->slo_tpot_ms);
+  if (headers.Has(Known::kPrefixAwareId) && head->prefix_aware_id.empty()) {
+    return absl::InvalidArgumentError(
+        "x-amzn-sagemaker-prefix-aware-id: is empty: send 1 to 64 printable characters, or leave "
+        "it "
+        "out");
+  }
+  WARMPATH_RETURN_IF_ERROR(ReadMillis(headers.NameOf(Known::kSloTtft),
+                                      headers.GetEither(Known::kSloTtft), &head->slo_ttft_ms));
+  WARMPATH_RETURN_IF_ERROR(ReadMillis(headers.NameOf(Known::kSloTpot),
+                                      headers.GetEither(Known::kSloTpot), &head->slo_tpot_ms));
+  return ReadMillis("x-warmpath-max-wait-ms", headers.Get(Known::kMaxWait), &head->max_wait_ms);
 }
 
 int ReadResponseHead(const HeaderMap& map, bool* event_stream) {

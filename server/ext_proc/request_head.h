@@ -29,6 +29,7 @@ struct RequestHead {
   std::string objective;
   std::uint32_t slo_ttft_ms = 0;  // 0: none
   std::uint32_t slo_tpot_ms = 0;
+  std::uint32_t max_wait_ms = 0;
   bool only_if_cached = false;  // "prefer: if-available"
 
   // Control headers that are present and not meant for the worker.

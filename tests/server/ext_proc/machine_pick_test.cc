@@ -96,12 +96,22 @@ TEST_F(MachinePickTest, TheNewerSpellingRules) {
 }
 
 TEST_F(MachinePickTest, ControlHeadersThatMakeNoSenseAreNamed) {
-  for (const char* value : {"soon", "-1", "0", "nan", "1e300"}) {
+  for (const char* value : {"soon", "-1", "nan", "1e300"}) {
     Start();
     const ProcessingResponse answer = Ask(ChatHeaders({{"x-slo-ttft-ms", value}}));
     EXPECT_EQ(StatusOf(answer), 400) << value;
     EXPECT_THAT(answer.immediate_response().body(), HasSubstr("x-slo-ttft-ms"));
   }
+}
+
+TEST_F(MachinePickTest, AnEmptyPrefixAwareIdIsABadRequest) {
+  EXPECT_EQ(StatusOf(Ask(ChatHeaders({{"x-amzn-sagemaker-prefix-aware-id", ""}}))), 400);
+}
+
+TEST_F(MachinePickTest, TheLongestWaitOfOneRequest) {
+  const ProcessingResponses answers = SendChat({{"x-warmpath-max-wait-ms", "1500"}});
+  EXPECT_EQ(backend_.picks()[0].max_wait_ms(), 1500u);
+  EXPECT_THAT(RemovedBy(answers[0]), ElementsAre("x-warmpath-max-wait-ms"));
 }
 
 TEST_F(MachinePickTest, SessionKeysInOrder) {

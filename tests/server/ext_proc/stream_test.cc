@@ -200,6 +200,15 @@ TEST_F(ExtProcStreamTest, ARequestThatDoesNotBecomeWholeInTimeIs408) {
   EXPECT_EQ(stats_.refusals().at({408, "request_timeout"}), 1u);
 }
 
+TEST_F(ExtProcStreamTest, AProxyThatOnlyWatchesIsNotTimedOut) {
+  ProcessingRequest headers = ChatHeaders();
+  headers.set_observability_mode(true);
+  stream_.Deliver(headers);
+  registry_.TickAll(kAnswerBy);
+  EXPECT_FALSE(stream_.writing());
+  End();
+}
+
 TEST_F(ExtProcStreamTest, ALongResponseIsNotTimedOut) {
   Answered();
   registry_.TickAll(kAnswerBy + absl::Hours(1));

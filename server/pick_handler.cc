@@ -21,6 +21,11 @@ namespace warmpath {
 namespace {
 
 constexpr int kMaxMultimodalItems = 4096;
+// An item is hashed with each block that it overlaps, and on gRPC's own threads: both bounds
+// together keep that within tens of milliseconds. Engines' identifiers are hashes of 64 characters,
+// and their items overlap only where audio lies within video.
+constexpr std::size_t kMaxItemIdBytes = 1024;
+constexpr std::int64_t kMaxItemsPerToken = 8;
 constexpr std::size_t kMaxNameBytes = 1024;
 constexpr std::uint64_t kBytesPerToken = 4;  // the estimate while no tokenizer is at hand
 
@@ -113,12 +118,24 @@ absl::Status PickHandler::TakeTokens(const v1::PickRequest& request, Prompt* pro
                                                    " items: send at most ", kMaxMultimodalItems));
   }
   const auto length = static_cast<std::int64_t>(prompt->length);
+  std::int64_t covered = 0;
   for (const v1::MultimodalItem& item : request.multimodal()) {
+    if (item.id().size() > kMaxItemIdBytes) {
+      return absl::InvalidArgumentError(absl::StrCat("multimodal: the id of an item has ",
+                                                     item.id().size(), " bytes: send at most ",
+                                                     kMaxItemIdBytes));
+    }
     if (item.start() < 0 || item.length() <= 0 || item.start() >= length ||
         item.length() > length - item.start()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "multimodal: item \"", item.id().substr(0, 64), "\" covers tokens ", item.start(), " + ",
           item.length(), ", the prompt has ", length, ": send positions inside the prompt"));
+    }
+    covered += item.length();  // at most 4,096 times a prompt's length: no overflow
+    if (covered > kMaxItemsPerToken * length) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("multimodal: the items cover each token ", kMaxItemsPerToken,
+                       " times and more: send each item once, with the tokens it stands for"));
     }
     prompt->items.push_back({.id = item.id(), .start = item.start(), .length = item.length()});
   }

@@ -223,6 +223,18 @@ TEST(PickWireTest, ErrorsNameTheFieldAndTheRemedy) {
   item->set_start(5);
   item->set_length(6);
   EXPECT_THAT(router.Pick(request, &response), IsStatus(kInvalid, HasSubstr("multimodal")));
+  // What would be hashed for seconds on the threads that serve everybody.
+  item->set_start(0);
+  item->set_length(10);
+  item->set_id(std::string(1025, 'x'));
+  EXPECT_THAT(router.Pick(request, &response),
+              IsStatus(kInvalid, AllOf(HasSubstr("1025 bytes"), HasSubstr("1024"))));
+  item->set_id("x");
+  for (int i = 1; i < 8; ++i) *request.add_multimodal() = request.multimodal(0);
+  EXPECT_TRUE(router.Explain(request, &response).ok());
+  *request.add_multimodal() = request.multimodal(0);
+  EXPECT_THAT(router.Pick(request, &response), IsStatus(kInvalid, HasSubstr("8 times")));
+  request.clear_multimodal();
 
   v1::PickRequest chain;
   chain.set_model("m");

@@ -7,6 +7,9 @@ namespace warmpath {
 namespace {
 
 constexpr double kOutputWeight = 0.002;
+// What a client reports is not to be believed without bound: one number that is far off would be in
+// every score for thousands of requests.
+constexpr std::uint64_t kMostOutput = 131'072;
 constexpr double kResidenceWeight = 0.005;
 constexpr double kPrefillWeight = 0.005;
 constexpr double kRhoSeconds = 30;
@@ -26,7 +29,8 @@ void AveragesKeeper::OnPick(double prefill_s) {
 void AveragesKeeper::OnFinish(std::optional<std::uint64_t> output_tokens, double residence_s) {
   Average(std::max(0.0, residence_s), kResidenceWeight, ++finished_, &residence_s_);
   if (output_tokens.has_value()) {
-    Average(static_cast<double>(*output_tokens), kOutputWeight, ++outputs_, &output_tokens_);
+    Average(static_cast<double>(std::min(*output_tokens, kMostOutput)), kOutputWeight, ++outputs_,
+            &output_tokens_);
   }
 }
 

@@ -71,9 +71,8 @@ absl::Status NoCandidate(const Pool& pool, const Query& query, const PickInputs&
   }
   if (sieve.large_enough == 0) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("prompt: ", inputs.prompt_tokens, " tokens and an expected output of ",
-                     static_cast<std::uint64_t>(inputs.output_tokens), " fit no KV cache of ",
-                     where, ", the largest of which holds ", sieve.largest_capacity, " tokens"));
+        absl::StrCat("prompt: ", inputs.prompt_tokens, " tokens fit no KV cache of ", where,
+                     ", the largest of which holds ", sieve.largest_capacity, " tokens"));
   }
   // Not sooner than a client can sensibly ask again.
   constexpr absl::Duration kLeastRetry = absl::Milliseconds(50);
@@ -154,11 +153,11 @@ absl::Status FindCandidates(Pool& pool, const Query& query, const EndpointFilter
     ++sieve.not_excluded;
     const std::uint64_t capacity = state.spec.kv_capacity_tokens;
     sieve.largest_capacity = std::max(sieve.largest_capacity, capacity);
-    // An estimated length refuses nobody: it may be wrong several times over.
-    if (capacity > 0 && !query.length_is_estimate &&
-        static_cast<double>(inputs.prompt_tokens) + inputs.output_tokens >
-            static_cast<double>(capacity)) {
-      leave_out(target, [] { return std::string("prompt and output do not fit its KV cache"); });
+    // Only what is known refuses: an estimated length may be wrong several times over, and the
+    // output is an average of what clients reported or the most that one will take. It has its
+    // cost, K.
+    if (capacity > 0 && !query.length_is_estimate && inputs.prompt_tokens > capacity) {
+      leave_out(target, [] { return std::string("the prompt does not fit its KV cache"); });
       continue;
     }
     ++sieve.large_enough;

@@ -43,6 +43,13 @@ TEST(PoolAveragesTest, APlainMeanThatTurnsIntoAnEwma) {
   EXPECT_NEAR(keeper.Get().residence_s, 1 + 0.005 * 10, 1e-12);
 }
 
+TEST(PoolAveragesTest, AnOutputThatNobodyCanHaveWrittenCountsAsALongOne) {
+  AveragesKeeper keeper;
+  for (int i = 0; i < 1000; ++i) keeper.OnFinish(200, 1);
+  keeper.OnFinish(4'294'967'295, 1);  // -1 in the wrong type
+  EXPECT_NEAR(keeper.Get().output_tokens, 200 + 0.002 * (131'072 - 200), 1e-9);
+}
+
 TEST(PoolAveragesTest, UnknownOutputsLeaveTheColdValue) {
   AveragesKeeper keeper;
   for (int i = 0; i < 30; ++i) keeper.OnFinish(std::nullopt, 4);

@@ -276,15 +276,15 @@ TEST_F(PickerTest, APromptThatFitsNoCacheIsRefusedByName) {
   Query query;
   query.prompt_tokens = 12'000;
   EXPECT_EQ(Where(query), "w1");
-  query.prompt_tokens = 19'745;  // with 256 output tokens one too many
+  query.prompt_tokens = 20'001;
   absl::Duration retry_after = absl::Seconds(1);
   EXPECT_THAT(Pick(query, &retry_after), StatusIs(absl::StatusCode::kResourceExhausted,
-                                                  AllOf(HasSubstr("19745"), HasSubstr("20000"))));
+                                                  AllOf(HasSubstr("20001"), HasSubstr("20000"))));
   EXPECT_EQ(retry_after, absl::ZeroDuration());  // waiting does not help
-  query.prompt_tokens = 19'744;
+  query.prompt_tokens = 20'000;
   EXPECT_EQ(Where(query), "w1");
-  query.prompt_tokens = 19'900;
-  query.expected_output_tokens = 100;
+  // Nor does the output that a caller announces: it is the most that one will take.
+  query.expected_output_tokens = 4'294'967'295;
   EXPECT_EQ(Where(query), "w1");
   // An estimate refuses nobody.
   query.prompt_tokens = 50'000;
@@ -295,6 +295,19 @@ TEST_F(PickerTest, APromptThatFitsNoCacheIsRefusedByName) {
   EXPECT_EQ(Where(query), "w2");
   query.prompt_tokens = std::uint64_t{1} << 40;
   EXPECT_THAT(Pick(query), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("prompt")));
+}
+
+TEST_F(PickerTest, AnOutcomeThatLiesAboutItsOutputDoesNotCloseThePool) {
+  AddTarget({.kv_capacity_tokens = 10'000});
+  for (int i = 0; i < 30; ++i) {
+    const absl::StatusOr<Decision> decision = Pick(Ask(Chain(1, 4)));
+    ASSERT_THAT(decision, IsOk());
+    Outcome outcome;
+    outcome.reservation_id = decision->reservation_id;
+    outcome.kind = OutcomeKind::kFinished;
+    outcome.output_tokens = 4'294'967'295;
+    ASSERT_THAT(Report(outcome), IsOk());
+  }
 }
 
 TEST_F(PickerTest, MaxWaitShedsWithATimeToRetry) {

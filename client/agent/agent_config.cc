@@ -60,6 +60,11 @@ void CheckEndpoints(const EngineConfig& engine, const std::string& where, Proble
   for (const auto& [key, endpoint] :
        {std::pair{"events", engine.events}, std::pair{"replay", engine.replay}}) {
     if (endpoint.empty()) continue;
+    if (!absl::StrContains(endpoint, "://")) {
+      problems->Add(where, key, ": \"", endpoint,
+                    "\" is no ZeroMQ endpoint; give one like tcp://127.0.0.1:5557");
+      continue;
+    }
     const absl::StatusOr<std::string> last = EndpointOfRank(endpoint, engine.ranks - 1);
     if (!last.ok()) problems->Add(where, key, ": ", last.status().message());
   }

@@ -131,9 +131,10 @@ absl::Status SetReportsReuse(Items items, AgentConfig*, EngineConfig* engine) {
 
 absl::Status SetPrefillRate(Items items, AgentConfig*, EngineConfig* engine) {
   double rate = 0;
-  if (!absl::SimpleAtod(items[0], &rate) || !(rate >= 0) || rate > 1e9) {
+  // The bounds of what a router takes.
+  if (!absl::SimpleAtod(items[0], &rate) || !(rate == 0 || (rate >= 1 && rate <= 1e9))) {
     return absl::InvalidArgumentError(
-        absl::StrCat("\"", items[0], "\" is not a rate from 0 to 1e9"));
+        absl::StrCat("\"", items[0], "\" is not a rate from 1 to 1e9, or 0 for none"));
   }
   engine->prefill_tokens_per_s = rate;
   return absl::OkStatus();
@@ -189,7 +190,7 @@ constexpr ConfigKey kKeys[] = {
      "Base model: the router's pool. Empty: the first base model of /v1/models.", false,
      &SetString<&EngineConfig::model>},
     {kE, "ranks", "count", "1", "Data-parallel ranks.", false,
-     &SetNumber<&EngineConfig::ranks, 1, 1024>},
+     &SetNumber<&EngineConfig::ranks, 1, 256>},
     {kE, "events", "ZeroMQ endpoint", "",
      "Where rank 0 publishes its KV events, e.g. tcp://127.0.0.1:5557; rank r uses port + r. "
      "Empty: "

@@ -1,9 +1,11 @@
 #include "core/fleet/registration.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +17,8 @@ namespace warmpath {
 namespace {
 
 constexpr std::uint32_t kMinRoutingBlock = 64;
+constexpr double kMinPrefillRate = 1;  // tokens per second
+constexpr double kMaxPrefillRate = 1e9;
 
 static_assert(kMaxReservationsPerPool == ReservationTable::kMaxPlaces);
 
@@ -45,6 +49,19 @@ absl::Status CheckText(std::string_view field, std::string_view text, std::size_
   return absl::OkStatus();
 }
 
+// Addresses are handed to load balancers, which put them into headers and connect to them.
+bool IsHostAndPort(std::string_view address) {
+  const std::size_t colon = address.rfind(':');
+  if (colon == std::string_view::npos || colon == 0) return false;
+  const std::string_view digits = address.substr(colon + 1);
+  std::uint32_t port = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
+  return error == std::errc() && end == digits.data() + digits.size() && port >= 1 &&
+         port <= 65'535 && std::none_of(address.begin(), address.end(), [](char c) {
+           return c == ' ' || c == '/' || c == ',' || c == '"' || c == '@';
+         });
+}
+
 absl::Status CheckCount(std::string_view field, std::size_t count, std::size_t max) {
   if (count <= max) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -54,9 +71,10 @@ absl::Status CheckCount(std::string_view field, std::size_t count, std::size_t m
 absl::Status CheckRank(std::size_t i, const RankSpec& spec) {
   const std::string field = absl::StrCat("ranks[", i, "]");
   WARMPATH_RETURN_IF_ERROR(CheckText(field + ".address", spec.address, kMaxNameBytes, true));
-  if (spec.address.find(':') == std::string::npos) {
+  if (!IsHostAndPort(spec.address)) {
     return absl::InvalidArgumentError(
-        absl::StrCat(field, ".address: '", spec.address, "' is not of the form ip:port"));
+        absl::StrCat(field, ".address: '", spec.address,
+                     "' is not of the form ip:port with a port of 1..65535"));
   }
   if (spec.epoch == 0) {
     return absl::InvalidArgumentError(
@@ -67,9 +85,12 @@ absl::Status CheckRank(std::size_t i, const RankSpec& spec) {
                                                    ".engine_block_size: ", spec.engine_block_size,
                                                    "; must be 1..", kMaxBlockSize, " tokens"));
   }
-  if (!std::isfinite(spec.prefill_tokens_per_s) || spec.prefill_tokens_per_s < 0) {
+  // Times are divisions by it: a rate near 0 makes them infinite.
+  if (spec.prefill_tokens_per_s != 0 && !(spec.prefill_tokens_per_s >= kMinPrefillRate &&
+                                          spec.prefill_tokens_per_s <= kMaxPrefillRate)) {
     return absl::InvalidArgumentError(
-        absl::StrCat(field, ".prefill_tokens_per_s: must be finite and at least 0"));
+        absl::StrCat(field, ".prefill_tokens_per_s: ", spec.prefill_tokens_per_s, "; must be ",
+                     kMinPrefillRate, "..", kMaxPrefillRate, ", or 0 for unknown"));
   }
   return absl::OkStatus();
 }

@@ -147,6 +147,8 @@ TEST(AgentConfigTest, PortsOfRanksMustNotMeet) {
       StatusIs(kInvalid,
                HasSubstr("replay: tcp://a:5560 of rank 0 is the events endpoint of rank 3")));
   EXPECT_THAT(FromYaml(head + "    events: tcp://a:5557\n    replay: tcp://a:5561\n"), IsOk());
+  EXPECT_THAT(FromYaml(head + "    events: 127.0.0.1:5557\n"),
+              StatusIs(kInvalid, HasSubstr("no ZeroMQ endpoint")));
   EXPECT_THAT(FromYaml(head + "    events: ipc:///tmp/x\n"),
               StatusIs(kInvalid, HasSubstr("no endpoint for rank 3")));
   EXPECT_THAT(FromYaml(head + "    events: tcp://a:65533\n"),

@@ -82,6 +82,15 @@ TEST(ValidateRegistrationTest, NamesTheRankThatIsWrong) {
   bad = good;
   bad.ranks[1].address = "nowhere";
   ExpectRefused(bad, "ranks[1].address: 'nowhere' is not of the form ip:port");
+  for (const char* address : {":", ":80", "h:", "h:0", "h:65536", "h:8x", "h:-1", "http://h:80/",
+                              "a b:80", "h:80,i:80"}) {
+    bad.ranks[1].address = address;
+    ExpectRefused(bad, "is not of the form ip:port");
+  }
+  for (const char* address : {"h:1", "pod-7.svc.local:65535", "[::1]:8000"}) {
+    bad.ranks[1].address = address;
+    EXPECT_THAT(ValidateRegistration(bad), IsOk()) << address;
+  }
   bad = good;
   bad.ranks[0].epoch = 0;
   ExpectRefused(bad, "ranks[0].epoch");
@@ -91,8 +100,11 @@ TEST(ValidateRegistrationTest, NamesTheRankThatIsWrong) {
   bad.ranks[0].has_events = false;
   EXPECT_THAT(ValidateRegistration(bad), IsOk()) << "without events nothing is known of blocks";
   bad = good;
-  bad.ranks[0].prefill_tokens_per_s = std::numeric_limits<double>::quiet_NaN();
-  ExpectRefused(bad, "ranks[0].prefill_tokens_per_s");
+  for (const double rate : {std::numeric_limits<double>::quiet_NaN(), -1.0, 1e-300, 0.5, 1.1e9,
+                            std::numeric_limits<double>::infinity()}) {
+    bad.ranks[0].prefill_tokens_per_s = rate;
+    ExpectRefused(bad, "ranks[0].prefill_tokens_per_s");
+  }
 }
 
 TEST(ValidateRegistrationTest, RefusesAnUnknownProtocol) {

@@ -36,7 +36,7 @@ struct PoolConfig {
       0;  // tokens; 0: smallest multiple of the first engine block >= 64
   std::string policy = "marginal_cost";
   std::uint64_t index_bound_bytes = 2ull << 30;
-  std::uint64_t predicted_bound_blocks = 1u << 20;  // per target whose capacity is unknown
+  std::uint64_t predicted_bound_blocks = 1u << 20;  // per target, or its capacity if that is less
   absl::Duration max_wait;                          // zero: off
   PrefixAwareConfig prefix_aware;
   std::vector<std::string> aliases;

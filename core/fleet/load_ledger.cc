@@ -50,7 +50,8 @@ class Ledger final : public LoadLedger {
     for (Lingering& lingering : lingering_) {
       if (lingering.target != target) continue;
       Overlay(ChainKind::kTokens).EndLinger(target, lingering.chain);
-      lingering.chain.clear();
+      chain_blocks_ -= lingering.chain.size();
+      lingering.chain = {};
     }
     for (PrefixOverlay& overlay : overlays_) overlay.ForgetPredicted(target);
     book.reports = EngineReports();
@@ -81,6 +82,8 @@ class Ledger final : public LoadLedger {
     OpenReservation& entry = table_[place];
     Reservation& r = entry.reservation;
     ++opened_;
+    if (chain_blocks_ + r.chain.size() > options_.max_chain_blocks) r.chain = {};
+    chain_blocks_ += r.chain.size();
     const std::uint64_t blocked = r.chain.size() * std::uint64_t{options_.block_size};
     entry.loose_tokens = r.prompt_tokens - std::min(r.prompt_tokens, blocked);
     entry.prefill_ns = ToNanoseconds(r.prefill_s);
@@ -437,6 +440,8 @@ class Ledger final : public LoadLedger {
                                      .chain = std::exchange(closed.chain, {})});
       // A bound on what waits, whatever the rate: the oldest linger less.
       if (lingering_.size() > options_.max_reservations) RetireOldest();
+    } else {
+      chain_blocks_ -= closed.chain.size();
     }
     return closed;
   }
@@ -454,6 +459,7 @@ class Ledger final : public LoadLedger {
 
   void RetireOldest() {
     Overlay(ChainKind::kTokens).EndLinger(lingering_.front().target, lingering_.front().chain);
+    chain_blocks_ -= lingering_.front().chain.size();
     lingering_.pop_front();
   }
 
@@ -476,6 +482,7 @@ class Ledger final : public LoadLedger {
   absl::flat_hash_map<std::uint64_t, HolderList> holders_;  // none of them empty
   std::deque<Orphan> orphans_;                              // by the end of their windows
   std::deque<Lingering> lingering_;                         // by the end of their time
+  std::uint64_t chain_blocks_ = 0;                          // of reservations, open or lingering
   std::uint64_t opened_ = 0;
   std::array<std::uint64_t, kCloseCauseCount> closed_{};
 };

@@ -89,6 +89,9 @@ class LoadLedger {
     // router process names none of this one.
     std::uint64_t id_seed = 0;
     std::uint32_t max_reservations = 1u << 20;
+    // Blocks of the chains of all reservations, open or lingering. Beyond it a reservation counts
+    // as load only: its blocks are not known to be in flight.
+    std::uint64_t max_chain_blocks = std::uint64_t{1} << 25;
     absl::Duration default_lease = absl::Milliseconds(120'000);
     absl::Duration max_lease = absl::Milliseconds(3'600'000);
     // How long a closed reservation's chain stays in the overlay of a target with events.

@@ -45,6 +45,10 @@ void Pool::FixBlockSize(std::uint32_t tokens) {
   options.pool_number = number_;
   options.id_seed = random_();
   options.max_reservations = max_reservations_;
+  // Up to a quarter of the index's bound: 16 bytes for each block, in the reservation and the
+  // overlay.
+  options.max_chain_blocks =
+      std::max(std::uint64_t{1} << 20, std::uint64_t{config_.index_bound_bytes} / 64);
   ledger_ = LoadLedger::Create(options);
   block_size_.store(tokens, std::memory_order_release);
 }
@@ -52,8 +56,10 @@ void Pool::FixBlockSize(std::uint32_t tokens) {
 TargetId Pool::AddTarget(TargetState state) {
   state.in_use = true;
   const std::uint64_t capacity_blocks = state.spec.kv_capacity_tokens / routing_block_size();
+  // What a worker says of its capacity bounds no memory of ours.
   const std::uint64_t predicted_bound =
-      capacity_blocks > 0 ? capacity_blocks : config_.predicted_bound_blocks;
+      capacity_blocks > 0 ? std::min(capacity_blocks, config_.predicted_bound_blocks)
+                          : config_.predicted_bound_blocks;
   TargetId target;
   if (free_targets_.empty()) {
     target = static_cast<TargetId>(targets_.size());

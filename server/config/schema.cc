@@ -207,7 +207,8 @@ void VisitPoolSettings(ConfigVisitor& v, PoolConfig& p) {
              "and the workers concerned are DEGRADED(index_full)."},
             {kMiB, 16 * 1024 * kGiB}, &p.index_bound_bytes);
   v.Integer({"predicted_bound_blocks", "blocks",
-             "Blocks remembered per target without events whose capacity is unknown."},
+             "Blocks remembered at most per target without events; fewer when its capacity is "
+             "known to be smaller."},
             {1, 1ull << 32}, &p.predicted_bound_blocks);
   v.Milliseconds({"max_wait_ms", "milliseconds",
                   "Picks are refused with RESOURCE_EXHAUSTED when the best candidate's predicted "

@@ -485,6 +485,41 @@ TEST_F(LoadLedgerTest, FullMeansNoReservation) {
   EXPECT_EQ(ledger_->opened(), 2u);
 }
 
+TEST_F(LoadLedgerTest, ChainsBeyondTheirBoundCountAsLoadOnly) {
+  LoadLedger::Options options;
+  options.block_size = kBlock;
+  options.max_chain_blocks = 10;
+  ledger_ = LoadLedger::Create(options);
+  ledger_->AddTarget(0, true, 100);
+  const auto chain = [](ChainHash first, std::size_t blocks) {
+    std::vector<ChainHash> hashes(blocks);
+    std::iota(hashes.begin(), hashes.end(), first);
+    return hashes;
+  };
+  const auto open = [&](ChainHash first, std::size_t blocks) {
+    Reservation reservation = Request(0, 10 * kBlock, 1);
+    reservation.chain = chain(first, blocks);
+    return ledger_->Open(reservation, At(0));
+  };
+  const ReservationId first = open(100, 10);
+  const ReservationId second = open(200, 1);
+  EXPECT_EQ(ledger_->InFlightBlocks(), 10u);
+  EXPECT_EQ(ledger_->Load(0, At(0)).own_inflight, 2u);
+  EXPECT_GE(ledger_->Load(0, At(0)).kv_tokens, 20 * kBlock) << "all of its prompt is load";
+  ledger_->Close(first, CloseCause::kFinished, At(1), std::nullopt);
+  EXPECT_EQ(ledger_->InFlightBlocks(), 10u) << "it lingers";
+  ledger_->Close(second, CloseCause::kFinished, At(1), std::nullopt);
+  while (ledger_->Tick(At(2))) {
+  }
+  EXPECT_EQ(ledger_->InFlightBlocks(), 0u);
+  const ReservationId third = open(300, 10);
+  EXPECT_EQ(ledger_->InFlightBlocks(), 10u);
+  ledger_->ClearTarget(0, CloseCause::kNewEpoch, At(3));
+  open(400, 10);
+  EXPECT_EQ(ledger_->InFlightBlocks(), 10u);
+  EXPECT_EQ(ledger_->Find(third), nullptr);
+}
+
 TEST_F(LoadLedgerTest, ATickIsBoundedAndSaysWhenMoreIsDue) {
   for (int i = 0; i < 1000; ++i) ledger_->Open(Request(0, 10, 1), At(0));
   int ticks = 1;

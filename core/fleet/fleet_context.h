@@ -33,6 +33,7 @@ struct FleetContext {
   SnapshotTurns turns;
   DueQueue acks;     // messages that wait for an Ack
   DueQueue leases;   // streams lost
+  DueQueue silent;   // open streams that may have fallen silent
   DueQueue retired;  // LOST workers that operators still see
 };
 

@@ -229,9 +229,14 @@ void FleetImpl::Tick() {
     absl::MutexLock lock(&record->mu);
     record->SendDueAck();
   }
+  std::size_t waiting = context_.turns.waiting();
   for (const RankRef& holder : context_.turns.Holders()) {
     absl::MutexLock lock(&holder.record->mu);
-    holder.record->CheckTurn(holder.rank, now);
+    if (holder.record->CheckTurn(holder.rank, waiting > 0, now) && waiting > 0) --waiting;
+  }
+  for (const auto& record : context_.silent.TakeDue(now)) {
+    absl::MutexLock lock(&record->mu);
+    record->CheckSilence(now);
   }
   ExpireLeases(now);
   RetireLost(now);

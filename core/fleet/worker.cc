@@ -59,7 +59,8 @@ std::string_view FreshnessCauseName(FreshnessCause cause) {
 std::string_view FreshnessCauseRemedy(FreshnessCause cause) {
   switch (cause) {
     case FreshnessCause::kAgentGone:
-      return "The agent's stream is lost: check that warmpath-agent runs beside the engine and "
+      return "The agent's stream is lost or silent: check that warmpath-agent runs beside the "
+             "engine and "
              "reaches the router; the worker is dropped when its lease ends.";
     case FreshnessCause::kResync:
       return "A snapshot or replay is under way: wait, it ends by itself; if it lasts for minutes "

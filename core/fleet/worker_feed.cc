@@ -53,7 +53,7 @@ absl::Status StreamFeed::OnUpdate(SessionId session, const FeedUpdate& update) {
       Count(context_->stats.updates_wrong_session);
       return current ? absl::OkStatus() : record_->ended_;
     }
-    record_->last_heard_ = now();
+    record_->Heard(now());
     status = std::visit([this](const auto& u)
                             ABSL_EXCLUSIVE_LOCKS_REQUIRED(record_->mu) { return Apply(u); },
                         update);
@@ -169,6 +169,7 @@ absl::Status StreamFeed::Apply(const SnapshotBeginUpdate& update) {
     feed->received_xor = 0;
     feed->refused = false;
     feed->phase = SnapshotPhase::kBuilding;
+    if (!feed->building_since.has_value()) feed->building_since = now();
     feed->deadline = now() + WorkerRecord::kSnapshotPatience;
   }
   record_->Publish(*feed);

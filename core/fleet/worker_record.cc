@@ -81,6 +81,10 @@ void WorkerRecord::Attach(const Registration& registration, std::string_view pee
   connected_ = true;
   lost_ = false;
   last_heard_ = now;
+  silent_since_.reset();
+  if (!std::exchange(silence_queued_, true)) {
+    context_->silent.Add(now + kSilentHeartbeats * context_->config.heartbeat, weak_from_this());
+  }
   last_seq_ = 0;
   unacked_ = 0;
 
@@ -129,14 +133,55 @@ void WorkerRecord::Attach(const Registration& registration, std::string_view pee
 }
 
 void WorkerRecord::Detach(SessionId session, absl::Time now) {
-  if (!connected_ || session != session_) return;
+  if (connected_ && session == session_) LoseStream(now + context_->config.worker_lease);
+}
+
+void WorkerRecord::LoseStream(absl::Time lease_end) {
   DropStream();
+  SetAgentGone(true);
+  deadline_ = lease_end;
+  if (!std::exchange(lease_queued_, true)) context_->leases.Add(deadline_, weak_from_this());
+}
+
+void WorkerRecord::SetAgentGone(bool gone) {
   for (TargetFeed& feed : feeds_) {
-    feed.router_causes.Set(FreshnessCause::kAgentGone);
+    feed.router_causes.Set(FreshnessCause::kAgentGone, gone);
     Publish(feed);
   }
-  deadline_ = now + context_->config.worker_lease;
-  if (!std::exchange(lease_queued_, true)) context_->leases.Add(deadline_, weak_from_this());
+}
+
+void WorkerRecord::Heard(absl::Time now) {
+  last_heard_ = now;
+  if (!silent_since_.has_value()) return;
+  silent_since_.reset();
+  SetAgentGone(false);
+}
+
+void WorkerRecord::CheckSilence(absl::Time now) {
+  silence_queued_ = false;
+  if (!connected_) return;
+  const absl::Duration lease = context_->config.worker_lease;
+  if (silent_since_.has_value() && now >= *silent_since_ + lease) {
+    ended_ = absl::UnavailableError(absl::StrCat("no message of the agent for ",
+                                                 absl::FormatDuration(now - last_heard_),
+                                                 ", not even a heartbeat; register again"));
+    const std::shared_ptr<FeedSink> old = sink_;
+    LoseStream(/*lease_end=*/now);
+    old->Close(ended_);
+    return;
+  }
+  const absl::Duration patience = kSilentHeartbeats * context_->config.heartbeat;
+  // Noticed before it is acted upon: a router that was halted itself first reads what has come.
+  if (!silent_since_.has_value() && now >= last_heard_ + patience) {
+    silent_since_ = now;
+    SetAgentGone(true);
+  }
+  // It may speak in the meantime and fall silent again.
+  const absl::Time next = silent_since_.has_value()
+                              ? std::min(*silent_since_ + lease, now + patience)
+                              : last_heard_ + patience;
+  silence_queued_ = true;
+  context_->silent.Add(next, weak_from_this());
 }
 
 bool WorkerRecord::LeaseOver(absl::Time now) {
@@ -302,6 +347,7 @@ void WorkerRecord::DropBuilding(TargetFeed& feed) {
 
 void WorkerRecord::EndTurn(TargetFeed& feed) {
   if (!std::exchange(feed.holds_turn, false)) return;
+  feed.building_since.reset();
   context_->turns.Release(Ref(feed));
   turn_freed_ = true;
 }
@@ -326,9 +372,12 @@ bool WorkerRecord::GrantTurn(Rank rank, absl::Time now) {
   return true;
 }
 
-void WorkerRecord::CheckTurn(Rank rank, absl::Time now) {
+bool WorkerRecord::CheckTurn(Rank rank, bool others_wait, absl::Time now) {
   TargetFeed* feed = Find(rank);
-  if (feed == nullptr || !feed->holds_turn || now < feed->deadline) return;
+  if (feed == nullptr || !feed->holds_turn) return false;
+  const bool too_long = others_wait && feed->building_since.has_value() &&
+                        now >= *feed->building_since + kLongestTurn;
+  if (now < feed->deadline && !too_long) return false;
   if (feed->phase == SnapshotPhase::kBuilding) {
     context_->stats.snapshots_failed.fetch_add(1, std::memory_order_relaxed);
   }
@@ -337,6 +386,7 @@ void WorkerRecord::CheckTurn(Rank rank, absl::Time now) {
   feed->reason = "snapshot_timeout";
   feed->phase = SnapshotPhase::kWaiting;
   if (!std::exchange(feed->queued, true)) context_->turns.Queue(Ref(*feed));
+  return true;
 }
 
 WorkerRecord::FullStep WorkerRecord::RecoverFull(Rank rank, bool room, absl::Time now) {

@@ -65,6 +65,7 @@ struct TargetFeed {
   bool queued = false;                           // is in SnapshotTurns' queue
   std::string_view reason;                       // a literal: why the snapshot was asked for
   absl::Time deadline = absl::InfiniteFuture();  // of the next sign of life of the snapshot
+  std::optional<absl::Time> building_since;      // the first SnapshotBegin of this turn
   std::uint32_t failures = 0;                    // in a row: mismatches, audits, holes
 
   Slot building = kNoSlot;
@@ -84,8 +85,14 @@ class WorkerRecord : public std::enable_shared_from_this<WorkerRecord> {
  public:
   // How long a rank whose turn it is may take to begin, and between two chunks.
   inline static const absl::Duration kSnapshotPatience = absl::Seconds(10);
+  // How long a snapshot may take in all while others wait: an agent that sends a little now and
+  // then must not keep a turn for ever.
+  inline static const absl::Duration kLongestTurn = absl::Minutes(1);
   inline static const absl::Duration kFirstBackoff = absl::Milliseconds(100);
   inline static const absl::Duration kMaxBackoff = absl::Seconds(30);
+  // An open stream without a message for so many heartbeats is as good as lost: a node that lost
+  // its power or its network closes no connection.
+  static constexpr int kSilentHeartbeats = 3;
   // How long a LOST worker is shown, and its epoch and drain remembered.
   inline static const absl::Duration kRetireAfter = absl::Minutes(10);
   static constexpr std::uint32_t kAckEvery = 64;
@@ -115,6 +122,11 @@ class WorkerRecord : public std::enable_shared_from_this<WorkerRecord> {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // The stream of this session is gone: the lease starts. No effect on a later session.
   void Detach(SessionId session, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // A message of the current session came.
+  void Heard(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // DEGRADED(agent_gone) after too long a silence of an open stream; after a lease more of it the
+  // stream is ended. The record came out of the queue for it and goes back while connected.
+  void CheckSilence(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Whether the lease, or the time that a LOST worker is still shown, is over. The record came out
   // of the queue for it and goes back if the time runs on.
   bool LeaseOver(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
@@ -150,8 +162,9 @@ class WorkerRecord : public std::enable_shared_from_this<WorkerRecord> {
   // --- Ticks.
   // A turn came for the rank. False: it does not need it any more.
   bool GrantTurn(Rank rank, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  // Ends the turn of a rank that shows no sign of life; it queues again.
-  void CheckTurn(Rank rank, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // Ends the turn of a rank that shows no sign of life, or that has had it for too long while
+  // others wait; it queues again. True: it did so.
+  bool CheckTurn(Rank rank, bool others_wait, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   enum class FullStep : std::uint8_t { kDone, kBusy, kLater };
   // One step of the recovery from a full index; asks for a snapshot when `room` and it is time.
   FullStep RecoverFull(Rank rank, bool room, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
@@ -186,6 +199,9 @@ class WorkerRecord : public std::enable_shared_from_this<WorkerRecord> {
   void AddTarget(TargetFeed& feed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // Ends the open stream, if there is one, and everything that hangs on it.
   void DropStream() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // Ends it and says of all ranks that the agent is gone.
+  void LoseStream(absl::Time lease_end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void SetAgentGone(bool gone) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   void Ask(TargetFeed& feed, absl::Duration backoff, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
 
@@ -212,6 +228,8 @@ class WorkerRecord : public std::enable_shared_from_this<WorkerRecord> {
   bool ack_queued_ ABSL_GUARDED_BY(mu) = false;
 
   absl::Time last_heard_ ABSL_GUARDED_BY(mu);
+  std::optional<absl::Time> silent_since_ ABSL_GUARDED_BY(mu);  // when that was noticed
+  bool silence_queued_ ABSL_GUARDED_BY(mu) = false;
   absl::Time deadline_ ABSL_GUARDED_BY(mu);  // of the lease, then of the retirement
   bool lease_queued_ ABSL_GUARDED_BY(mu) = false;
   bool retire_queued_ ABSL_GUARDED_BY(mu) = false;

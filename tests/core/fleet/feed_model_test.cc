@@ -351,6 +351,7 @@ TEST_P(FeedModelTest, ExactMeansEqual) {
   const auto seed = static_cast<std::uint64_t>(GetParam());
   FleetConfig config;
   config.max_concurrent_snapshots = 2;
+  config.heartbeat = absl::Minutes(1);  // the steps send some only now and then
   FleetHarness fleet(config);
   Random random(seed);
   std::vector<std::unique_ptr<Model>> models;

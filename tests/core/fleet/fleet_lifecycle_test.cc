@@ -88,6 +88,56 @@ TEST(LifecycleTest, Fault14_ADeadWorkersCreditEndsWithItsLease) {
   EXPECT_EQ(fleet->ListPools("")[0].index.pairs, 0u);
 }
 
+TEST(LifecycleTest, AnOpenStreamThatFallsSilentIsNoLongerExactAndThenLost) {
+  FleetHarness fleet;
+  TestAgent agent(*fleet, MakeRegistration("w"));
+  ASSERT_THAT(agent.Register(), IsOk());
+  ASSERT_THAT(agent.Snapshot({1, 2}), IsOk());
+  const Glance gone{Lifecycle::kReady, Freshness::kDegraded, "agent_gone"};
+  for (int i = 0; i < 5; ++i) {
+    fleet.Pass(absl::Milliseconds(5999));  // heartbeats are due every 2 s
+    EXPECT_EQ(fleet.Look("w"), kExact);
+    ASSERT_THAT(agent.Heartbeat({1, 2}), IsOk());
+  }
+  fleet.Pass(absl::Seconds(6));
+  EXPECT_EQ(fleet.Look("w"), gone);
+  // It was only slow.
+  ASSERT_THAT(agent.Heartbeat({1, 2}), IsOk());
+  EXPECT_EQ(fleet.Look("w"), kExact);
+  fleet.Pass(absl::Milliseconds(5999));
+  EXPECT_EQ(fleet.Look("w"), kExact);
+  fleet.Pass(absl::Milliseconds(1));
+  EXPECT_EQ(fleet.Look("w"), gone);
+  fleet.Reserve("w");
+  fleet.Pass(absl::Milliseconds(9999));
+  EXPECT_EQ(fleet.Look("w"), gone);
+  EXPECT_FALSE(agent.sink().closed().has_value());
+  fleet.Pass(absl::Milliseconds(1));
+  EXPECT_EQ(fleet.Look("w").lifecycle, Lifecycle::kLost);
+  EXPECT_EQ(fleet.OpenReservations(), 0u);
+  ASSERT_TRUE(agent.sink().closed().has_value());
+  EXPECT_THAT(*agent.sink().closed(),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("heartbeat")));
+  EXPECT_THAT(agent.Heartbeat({1, 2}), StatusIs(absl::StatusCode::kUnavailable));
+  // And comes back like any other.
+  ASSERT_THAT(agent.Register(), IsOk());
+  ASSERT_THAT(agent.Snapshot({3}), IsOk());
+  EXPECT_EQ(fleet.Look("w"), kExact);
+  fleet.Pass(absl::Seconds(6));
+  EXPECT_EQ(fleet.Look("w"), gone);
+}
+
+TEST(LifecycleTest, ARouterThatWasHaltedItselfLosesNobody) {
+  FleetHarness fleet;
+  TestAgent agent(*fleet, MakeRegistration("w"));
+  ASSERT_THAT(agent.Register(), IsOk());
+  ASSERT_THAT(agent.Snapshot({1}), IsOk());
+  fleet.Pass(absl::Minutes(5));
+  fleet.Pass(absl::Milliseconds(20));
+  ASSERT_THAT(agent.Heartbeat({1}), IsOk());
+  EXPECT_EQ(fleet.Look("w"), kExact);
+}
+
 TEST(LifecycleTest, ALostWorkerComesBackAsJoining) {
   FleetHarness fleet;
   TestAgent agent(*fleet, MakeRegistration("w"));

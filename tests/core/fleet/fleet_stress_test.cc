@@ -112,6 +112,7 @@ TEST(FleetStressTest, ManyStreamsBesideEverythingElse) {
   FleetConfig config;
   config.max_concurrent_snapshots = 3;
   config.worker_lease = absl::Milliseconds(400);
+  config.heartbeat = absl::Minutes(1);  // agents send none; time flies
   FleetHarness fleet(config);
   {
     // The pool is there before picks ask for it.

@@ -31,7 +31,8 @@ class TurnsTest : public ::testing::Test {
   TestAgent& operator[](int i) { return *agents_[static_cast<std::size_t>(i)]; }
   Glance Look(int i) { return fleet_.Look(absl::StrCat("w", i)); }
 
-  FleetHarness fleet_;
+  // These agents send no heartbeats.
+  FleetHarness fleet_{FleetConfig{.heartbeat = absl::Minutes(1)}};
   std::vector<std::unique_ptr<TestAgent>> agents_;
 };
 
@@ -97,6 +98,38 @@ TEST_F(TurnsTest, WhoDoesNotBeginOrGoOnLosesItsTurn) {
   EXPECT_EQ(fleet_->Counters().snapshots_failed, 1u);
   ASSERT_THAT((*this)[1].Snapshot({1}), IsOk());
   EXPECT_EQ(Look(1), kExact);
+}
+
+TEST_F(TurnsTest, ATrickleOfChunksDoesNotKeepATurnForEver) {
+  Join(9);
+  for (int i = 0; i < 8; ++i) ASSERT_THAT((*this)[i].Begin(), IsOk());
+  for (int second = 0; second < 60; second += 5) {
+    for (int i = 0; i < 8; ++i) {
+      if (second == 30) {
+        ASSERT_THAT((*this)[i].Begin(), IsOk()) << "begins again";
+      }
+      ASSERT_THAT((*this)[i].Chunk({}), IsOk());
+    }
+    fleet_.Pass(absl::Seconds(5) - (second == 55 ? absl::Milliseconds(1) : absl::ZeroDuration()));
+    EXPECT_THAT((*this)[8].sink().TakeResyncs(), IsEmpty()) << second;
+  }
+  fleet_.Pass(absl::Milliseconds(1));
+  EXPECT_THAT((*this)[8].sink().TakeResyncs(), ElementsAre("turn@0"));
+  EXPECT_EQ(fleet_->Counters().snapshots_failed, 1u) << "one makes room for the one that waits";
+  ASSERT_THAT((*this)[8].Snapshot({1}), IsOk());
+  EXPECT_EQ(Look(8), kExact);
+}
+
+TEST_F(TurnsTest, WhileNobodyWaitsASnapshotMayTakeLong) {
+  // Nobody waits: as long as it takes.
+  Join(1);
+  ASSERT_THAT((*this)[0].Begin(), IsOk());
+  for (int second = 0; second < 90; second += 5) {
+    ASSERT_THAT((*this)[0].Chunk({}), IsOk());
+    fleet_.Pass(absl::Seconds(5));
+  }
+  ASSERT_THAT((*this)[0].End(0, 0), IsOk());
+  EXPECT_EQ(Look(0), kExact);
 }
 
 TEST_F(TurnsTest, APauseHoldsNoTurnAndEndsWithAnotherRequest) {

@@ -51,6 +51,7 @@ int Run(const std::vector<std::string>& arguments) {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
   InstallGrpcLog();
@@ -68,7 +69,10 @@ int Run(const std::vector<std::string>& arguments) {
     return Fail(absl::UnavailableError(absl::StrCat("can not write ", flags->ports_file)));
   }
   int received = 0;
-  sigwait(&signals, &received);
+  // Who sends SIGHUP wants a reload, and least of all an end without draining.
+  while (sigwait(&signals, &received) != 0 || received == SIGHUP) {
+    Log(LogLevel::kWarn, "SIGHUP ignored: the configuration is read at the start only; restart");
+  }
   Log(LogLevel::kInfo, "signal received: shutting down", {{"signal", received}});
   (*app)->Drain(config->server.drain_delay, config->server.drain_deadline);
   return 0;

@@ -50,6 +50,7 @@ int main(int argc, char** argv) {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
   gpr_set_log_function(&LogOfGrpc);
@@ -58,7 +59,11 @@ int main(int argc, char** argv) {
   auto app = warmpath::App::Start(line->config, warmpath::SystemClock());
   if (!app.ok()) return Fail(app.status());
   int signal_number = 0;
-  sigwait(&signals, &signal_number);
+  // Who sends SIGHUP wants a reload, and least of all an end.
+  while (sigwait(&signals, &signal_number) != 0 || signal_number == SIGHUP) {
+    warmpath::Log(warmpath::LogLevel::kWarn,
+                  "SIGHUP ignored: the configuration is read at the start only; restart");
+  }
   warmpath::Log(warmpath::LogLevel::kInfo, "stopping", {{"signal", signal_number}});
   app->reset();
   return 0;

@@ -40,6 +40,9 @@ constexpr std::string_view LevelName(LogLevel level) {
   return "?";
 }
 
+// Values come from outside as well: a name of megabytes must not become a line of megabytes.
+constexpr std::size_t kMaxValueBytes = 1024;
+
 bool NeedsQuotes(std::string_view value) {
   if (value.empty()) return true;
   for (const char c : value) {
@@ -67,12 +70,15 @@ void Log(LogLevel level, std::string_view message, std::initializer_list<LogFiel
       absl::StrCat(absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone()), " ",
                    ToAbsl(LevelName(level)), " ", absl::Utf8SafeCEscape(ToAbsl(message)));
   for (const LogField& field : fields) {
-    if (NeedsQuotes(field.value)) {
-      absl::StrAppend(&line, " ", ToAbsl(field.key), "=\"", absl::Utf8SafeCEscape(field.value),
+    const std::string_view value = std::string_view(field.value).substr(0, kMaxValueBytes);
+    const std::size_t cut = field.value.size() - value.size();
+    if (NeedsQuotes(value)) {
+      absl::StrAppend(&line, " ", ToAbsl(field.key), "=\"", absl::Utf8SafeCEscape(ToAbsl(value)),
                       "\"");
     } else {
-      absl::StrAppend(&line, " ", ToAbsl(field.key), "=", field.value);
+      absl::StrAppend(&line, " ", ToAbsl(field.key), "=", ToAbsl(value));
     }
+    if (cut > 0) absl::StrAppend(&line, "[and ", cut, " bytes more]");
   }
   absl::MutexLock lock(&logger.mu);
   if (logger.sink) {

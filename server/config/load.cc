@@ -350,7 +350,13 @@ absl::StatusOr<RouterConfig> LoadConfig(std::string_view yaml, std::string_view 
         absl::StrCat(ToAbsl(source), ": is larger than 1 MiB: this is no configuration"));
   }
   try {
-    const YAML::Node root = YAML::Load(std::string(yaml));
+    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(yaml));
+    if (documents.size() > 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(ToAbsl(source), ":", documents[1].Mark().line + 1,
+                       ": a second document begins, which would be ignored: remove the \"---\""));
+    }
+    const YAML::Node root = documents.empty() ? YAML::Node() : documents[0];
     RouterConfig config;
     Loader loader(root, source);
     VisitConfig(loader, config);
@@ -373,6 +379,11 @@ absl::StatusOr<RouterConfig> LoadConfigFile(const std::string& path) {
   }
   std::string text(kMaxFileBytes + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  // A directory opens like a file: without this it would count as an empty one, all defaults.
+  if (file.bad()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("configuration ", path, ": can not be read: is it a directory?"));
+  }
   text.resize(static_cast<std::size_t>(file.gcount()));
   return LoadConfig(text, path);
 }

@@ -151,6 +151,7 @@ TEST(ConfigTest, BadShapesAreRefused) {
       {"pools: [{name: a, aliases: [a]}]\n", "used twice"},
       {"a: [\n", "is no YAML"},
       {"a: *x\n", "is no YAML"},
+      {"log: {level: warn}\n---\nlog: {level: info}\n", "second document"},
   };
   for (const auto& [yaml, message] : cases) {
     EXPECT_THAT(Load(yaml), StatusIs(kInvalid, HasSubstr(message))) << yaml;
@@ -158,6 +159,7 @@ TEST(ConfigTest, BadShapesAreRefused) {
   EXPECT_THAT(Load(std::string((1 << 20) + 1, '#')), StatusIs(kInvalid, HasSubstr("1 MiB")));
   EXPECT_THAT(Load(std::string(100'000, '[')), StatusIs(kInvalid));
   EXPECT_THAT(LoadConfigFile("/nonexistent/x.yaml"), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(LoadConfigFile("/"), StatusIs(kInvalid, HasSubstr("directory")));
 }
 
 // Sets everything that has bounds to one end of them.

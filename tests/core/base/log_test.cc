@@ -37,6 +37,12 @@ TEST_F(LogTest, ANetworkValueCanNotForgeALine) {
   EXPECT_THAT(lines_, ElementsAre(EndsWith(R"( INFO x worker="a\nERROR b=\"c\"")")));
 }
 
+TEST_F(LogTest, ALongValueIsCut) {
+  Log(LogLevel::kInfo, "x", {{"worker", std::string(1025, 'w')}, {"n", 1}});
+  EXPECT_THAT(lines_, ElementsAre(EndsWith(" INFO x worker=" + std::string(1024, 'w') +
+                                           "[and 1 bytes more] n=1")));
+}
+
 TEST_F(LogTest, LinesBelowTheLevelAreDropped) {
   SetMinLogLevel(LogLevel::kError);
   Log(LogLevel::kWarn, "quiet");

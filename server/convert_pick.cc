@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/base/strings.h"
+#include "core/routing/prefix_key.h"
 #include "server/convert_admin.h"
 
 namespace warmpath {
@@ -23,22 +24,6 @@ absl::Status CheckLength(std::string_view field, std::string_view value, std::si
   if (value.size() <= limit) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(ToAbsl(field), ": has ", value.size(), " bytes: send at most ", limit));
-}
-
-// 1 to 64 printable characters that do not start with a space (SageMaker's pattern). Characters
-// beyond ASCII count as printable.
-absl::Status CheckPrefixAwareId(std::string_view id) {
-  if (id.empty()) return absl::OkStatus();
-  std::size_t characters = 0;
-  bool printable = id.front() != ' ';
-  for (const char c : id) {
-    const auto byte = static_cast<unsigned char>(c);
-    if ((byte & 0xC0) != 0x80) ++characters;
-    if (byte < 0x20 || byte == 0x7f) printable = false;
-  }
-  if (printable && characters <= 64) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "prefix_aware_id: send 1 to 64 printable characters, the first one no space");
 }
 
 std::uint32_t Clamp32(std::uint64_t value) {

@@ -34,19 +34,6 @@ std::string_view CutCodePoints(std::string_view text, std::size_t limit) {
   return text;
 }
 
-absl::Status CheckId(std::string_view id) {
-  if (id.empty()) return absl::OkStatus();
-  const auto characters =
-      static_cast<std::size_t>(std::count_if(id.begin(), id.end(), BeginsCodePoint));
-  const bool prints = std::none_of(id.begin(), id.end(), [](char c) {
-    const auto byte = static_cast<unsigned char>(c);
-    return byte < 0x20 || byte == 0x7F;
-  });
-  if (characters <= kMaxIdCharacters && prints && id.front() != ' ') return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "prefix_aware_id: send 1 to 64 printable characters, the first of them no space");
-}
-
 std::uint64_t Hash(std::string_view id, const void* data, std::size_t bytes) {
   XXH3_state_t state;
   XXH3_64bits_reset(&state);
@@ -60,8 +47,21 @@ std::uint64_t Hash(std::string_view id, const void* data, std::size_t bytes) {
 
 }  // namespace
 
+absl::Status CheckPrefixAwareId(std::string_view id) {
+  if (id.empty()) return absl::OkStatus();
+  const auto characters =
+      static_cast<std::size_t>(std::count_if(id.begin(), id.end(), BeginsCodePoint));
+  const bool prints = std::none_of(id.begin(), id.end(), [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return byte < 0x20 || byte == 0x7F;
+  });
+  if (characters <= kMaxIdCharacters && prints && id.front() != ' ') return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "prefix_aware_id: send 1 to 64 printable characters, the first of them no space");
+}
+
 absl::StatusOr<PrefixKey> MakePrefixKey(const Query& query, std::uint32_t prefix_length) {
-  if (absl::Status status = CheckId(query.prefix_aware_id); !status.ok()) return status;
+  if (absl::Status status = CheckPrefixAwareId(query.prefix_aware_id); !status.ok()) return status;
   PrefixKey key;
   std::string_view unit;
   std::size_t units = 0;

@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/routing/query.h"
 
@@ -15,10 +17,13 @@ struct PrefixKey {
   std::string note;  // which unit it was cut in, for the explanation
 };
 
+// INVALID_ARGUMENT unless the id is empty or has SageMaker's form: at most 64 printable characters,
+// the first of them no space. Characters beyond ASCII count as printable.
+absl::Status CheckPrefixAwareId(std::string_view id);
+
 // XXH3-64 of (prefix-aware id, the first `prefix_length` units): bytes of raw text, Unicode code
 // points of chat text, token ids as 4 units each. A shorter prompt is used whole.
-// INVALID_ARGUMENT: chain hashes without tokens or text; a prefix-aware id that is longer than 64
-// characters, begins with a space or has a character that does not print.
+// INVALID_ARGUMENT: chain hashes without tokens or text; what CheckPrefixAwareId refuses.
 absl::StatusOr<PrefixKey> MakePrefixKey(const Query& query, std::uint32_t prefix_length);
 
 }  // namespace warmpath

@@ -46,6 +46,9 @@ constexpr absl::Duration kExtProcTick = absl::Seconds(1);
 
 GrpcServer::Options GrpcOptions(const ServerSection& s) {
   return {.address = s.grpc_address,
+          .tls_cert = s.tls_cert,
+          .tls_key = s.tls_key,
+          .tls_client_ca = s.tls_client_ca,
           .max_message_bytes = s.max_message_bytes,
           .max_streams_per_connection = s.max_streams_per_connection,
           .memory_bytes = s.grpc_memory_bytes,

@@ -5,16 +5,25 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_credentials_options.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <fstream>
+#include <iterator>
 #include <limits>
 #include <mutex>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/log.h"
+#include "core/base/status.h"
+#include "core/base/strings.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 
 namespace warmpath {
@@ -24,6 +33,7 @@ constexpr std::array<const char*, 4> kReadinessNames = {
     "", "readiness", "inference-extension", "envoy.service.ext_proc.v3.ExternalProcessor"};
 constexpr const char* kLivenessName = "liveness";
 constexpr int kMaxMetadataBytes = 32 << 10;
+constexpr unsigned kTlsRefreshSeconds = 5;
 
 int Millis(absl::Duration duration) {
   return static_cast<int>(
@@ -61,6 +71,49 @@ void Configure(const GrpcServer::Options& options, grpc::ServerBuilder& builder)
   builder.SetResourceQuota(quota);
 }
 
+// gRPC itself only logs what is wrong with a file, and then refuses every connection.
+absl::Status CheckPem(std::string_view setting, const std::string& path, std::string_view kind) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (!file.is_open() || file.bad()) {
+    return absl::InvalidArgumentError(absl::StrCat("server.", ToAbsl(setting), ": can not read ",
+                                                   path,
+                                                   ": name a PEM file that the router may read"));
+  }
+  if (text.find(absl::StrCat(ToAbsl(kind), "-----")) == std::string::npos) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("server.", ToAbsl(setting), ": ", path, " holds no PEM block ", ToAbsl(kind)));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> Credentials(
+    const GrpcServer::Options& options) {
+  if (options.tls_cert.empty()) {
+    if (!options.tls_key.empty() || !options.tls_client_ca.empty()) {
+      return absl::InvalidArgumentError(
+          "server.tls_cert: is needed when tls_key or tls_client_ca is set; without it the address "
+          "speaks plaintext");
+    }
+    return grpc::InsecureServerCredentials();
+  }
+  WARMPATH_RETURN_IF_ERROR(CheckPem("tls_cert", options.tls_cert, "CERTIFICATE"));
+  WARMPATH_RETURN_IF_ERROR(CheckPem("tls_key", options.tls_key, "PRIVATE KEY"));
+  const bool verify = !options.tls_client_ca.empty();
+  if (verify) {
+    WARMPATH_RETURN_IF_ERROR(CheckPem("tls_client_ca", options.tls_client_ca, "CERTIFICATE"));
+  }
+  // Certificates that are renewed while the router runs are taken over.
+  auto files = std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
+      options.tls_key, options.tls_cert, options.tls_client_ca, kTlsRefreshSeconds);
+  grpc::experimental::TlsServerCredentialsOptions tls(files);
+  tls.watch_identity_key_cert_pairs();
+  if (verify) tls.watch_root_certs();
+  tls.set_cert_request_type(verify ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
+                                   : GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
+  return grpc::experimental::TlsServerCredentials(tls);
+}
+
 }  // namespace
 
 struct GrpcServer::Impl {
@@ -87,9 +140,10 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
   auto impl = std::make_unique<Impl>();
   impl->services = std::move(services);
 
+  WARMPATH_ASSIGN_OR_RETURN(auto credentials, Credentials(options));
   grpc::ServerBuilder builder;
   Configure(options, builder);
-  builder.AddListeningPort(options.address, grpc::InsecureServerCredentials(), &impl->port);
+  builder.AddListeningPort(options.address, credentials, &impl->port);
   for (const auto& service : impl->services) builder.RegisterService(service.get());
   impl->server = builder.BuildAndStart();
   if (impl->server == nullptr || impl->port == 0) {

@@ -22,6 +22,11 @@ class GrpcServer {
  public:
   struct Options {
     std::string address = "127.0.0.1:0";
+    // PEM files, watched for changes. With a certificate, TLS is spoken on the address; with an
+    // authority, only to clients that show a certificate of it.
+    std::string tls_cert;
+    std::string tls_key;
+    std::string tls_client_ca;
     std::uint32_t max_message_bytes = 8u << 20;
     std::uint32_t max_streams_per_connection = 4096;
     std::uint64_t memory_bytes = 512ull << 20;
@@ -31,7 +36,8 @@ class GrpcServer {
   };
 
   // Listens at once; readiness is NOT_SERVING until SetReady(true), liveness SERVING.
-  // UNAVAILABLE naming the address when it can not be bound.
+  // UNAVAILABLE naming the address when it can not be bound; INVALID_ARGUMENT naming the setting
+  // when a TLS file is missing or no PEM.
   static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(
       const Options& options, std::vector<std::shared_ptr<grpc::Service>> services);
 

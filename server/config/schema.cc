@@ -30,6 +30,8 @@ std::vector<std::string> Policies() {
   return names;
 }
 
+absl::Status AnyText(std::string_view /*text*/) { return absl::OkStatus(); }
+
 absl::Status CheckOptionalAddress(std::string_view address) {
   return address.empty() ? absl::OkStatus() : CheckAddress(address);
 }
@@ -47,6 +49,15 @@ void VisitServer(ConfigVisitor& v, ServerSection& s) {
           "Where HTTP listens for load balancers: /v1/pick, /v1/outcome, /healthz, /readyz. Empty: "
           "the host of http_address and the port above its own."},
          CheckOptionalAddress, &s.pick_address);
+  v.Text({"tls_cert", "",
+          "PEM file with the certificate chain of the gRPC address: it then speaks TLS. Read again "
+          "when it changes. Empty: plaintext."},
+         AnyText, &s.tls_cert);
+  v.Text({"tls_key", "", "PEM file with the private key of tls_cert."}, AnyText, &s.tls_key);
+  v.Text({"tls_client_ca", "",
+          "PEM file with the authorities that gRPC clients' certificates must come from. Empty: "
+          "clients need no certificate."},
+         AnyText, &s.tls_client_ca);
   v.Integer({"max_message_bytes", "bytes",
              "Largest gRPC message and HTTP body that is read; larger ones are refused."},
             {64 * kKiB, 256 * kMiB}, &s.max_message_bytes);

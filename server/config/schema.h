@@ -23,6 +23,9 @@ struct ServerSection {
   std::string grpc_address = "0.0.0.0:9002";
   std::string http_address = "0.0.0.0:9090";
   std::string pick_address;  // empty: see PickAddress
+  std::string tls_cert;      // empty: plaintext
+  std::string tls_key;
+  std::string tls_client_ca;
   std::uint32_t max_message_bytes = 8u << 20;
   std::uint32_t max_prompt_tokens = 1'000'000;
   std::uint32_t max_streams_per_connection = 4096;

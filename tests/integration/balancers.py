@@ -38,9 +38,9 @@ class Fleet:
     """Router, four engines with their agents, all EXACT."""
 
     def __init__(self, site, engines=4, ranks=1, speed=50, blocks=4000, extra="",
-                 policy="marginal_cost", engine_flags=()):
+                 engine_flags=(), router=None, agent_flags=()):
         self.site = site
-        self.router = cluster.Router(site, policy=policy, extra=extra).start()
+        self.router = router or cluster.Router(site, policy="marginal_cost", extra=extra).start()
         self.engines = [
             cluster.Engine(site, f"engine-{i}", ranks=ranks, blocks=blocks, speed=speed,
                            flags=["--history-batches=1", *engine_flags])
@@ -48,7 +48,7 @@ class Fleet:
         ]  # fmt: skip
         for engine in self.engines:
             engine.start()
-        self.agents = [cluster.Agent(site, engine, [self.router]).start()
+        self.agents = [cluster.Agent(site, engine, [self.router], flags=agent_flags).start()
                        for engine in self.engines]  # fmt: skip
         self.wait_exact()
 

@@ -77,9 +77,10 @@ class Router:
     """One warmpath-router on fixed ports."""
 
     def __init__(self, site, name="router", block_size=16, policy="round_robin", extra="",
-                 drain_delay="0s"):
+                 drain_delay="0s", server="", ctl_flags=()):
         self.name = name
         self.site = site
+        self._ctl_flags = ctl_flags
         first = harness.free_port(3)
         self.grpc = f"127.0.0.1:{first}"
         self.http = f"http://127.0.0.1:{first + 1}"
@@ -90,8 +91,7 @@ class Router:
             f"  grpc_address: {self.grpc}\n"
             f"  http_address: 127.0.0.1:{first + 1}\n"
             f"  pick_address: 127.0.0.1:{first + 2}\n"
-            f"  drain_delay: {drain_delay}\n"
-            "pool_defaults:\n"
+            f"  drain_delay: {drain_delay}\n" + server + "pool_defaults:\n"
             f"  routing_block_size: {block_size}\n"
             f"  policy: {policy}\n" + extra,
         )
@@ -104,7 +104,8 @@ class Router:
     def ctl(self, *arguments, check=True):
         """warmpathctl with --json; returns what it printed, parsed."""
         code, out, err = self.site.run(
-            "warmpathctl", [f"--router={self.grpc}", "--json", *arguments], check=check
+            "warmpathctl", [f"--router={self.grpc}", "--json", *self._ctl_flags, *arguments],
+            check=check,
         )
         return json.loads(out) if code == 0 else (code, err)
 

@@ -8,7 +8,7 @@ import harness
 ENVOY = next(balancers.ROOT.glob(".venv/lib/python3*/site-packages/envoy/_bin/envoy"))
 
 
-def start(fleet, file, on_failure, full_duplex=False):
+def start(fleet, file, on_failure, full_duplex=False, tls=False):
     site = fleet.site
     port = harness.free_port(2)
     admin = port + 1
@@ -22,6 +22,11 @@ def start(fleet, file, on_failure, full_duplex=False):
     if full_duplex:
         replacements["request_body_mode: BUFFERED"] = "request_body_mode: FULL_DUPLEX_STREAMED"
         replacements["request_trailer_mode: SKIP"] = "request_trailer_mode: SEND"
+    if tls:
+        replacements["      # transport_socket:"] = "      transport_socket:"
+        replacements["      #   name: envoy.transport_sockets"] = "        name: envoy.transport_sockets"
+        replacements["      #   typed_config:"] = "        typed_config:"
+        replacements['      #     "@type"'] = '          "@type"'
     for i, engine in enumerate(fleet.engines):
         replacements[f"address: 10.0.0.1{i + 1}, port_value: 8000"] = (
             f"address: 127.0.0.1, port_value: {engine.address.split(':')[1]}"

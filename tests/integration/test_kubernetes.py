@@ -101,16 +101,37 @@ def test_the_routers_probes_and_ports_are_real(objects, site):
     program = site.start("warmpath-router", [f"--config={config}", "--log-level=debug"],
                          ready=lambda: harness.http(url + live["path"])[0] == 200)  # fmt: skip
     assert harness.http(url + "/metrics")[0] == 200
-    ready = box["readinessProbe"]["grpc"]
-    assert ready["port"] == port_of(box["ports"], "grpc")
-    # HealthCheckRequest{service = 1}; the answer's status is field 1: 1 SERVING, 2 NOT_SERVING.
-    name = ready["service"].encode()
+    ready = box["readinessProbe"]["httpGet"]
+    assert port_of(box["ports"], ready["port"]) == 9090
+    assert harness.http(url + ready["path"])[0] in (200, 503)
+    # What gateways may ask for. HealthCheckRequest{service = 1}; the answer's status is field 1:
+    # 1 SERVING, 2 NOT_SERVING.
+    name = b"envoy.service.ext_proc.v3.ExternalProcessor"
     with grpc.insecure_channel(f"127.0.0.1:{first}") as channel:
         check = channel.unary_unary("/grpc.health.v1.Health/Check")
         assert check(b"\x0a" + bytes([len(name)]) + name, timeout=5) in (b"\x08\x01", b"\x08\x02")
         with pytest.raises(grpc.RpcError):
             check(b"\x0a\x01?", timeout=5)
     assert program.running()
+
+
+def test_tls_is_a_matter_of_uncommenting(site):
+    text = (FOLDER / "router.yaml").read_text()
+    lines = [line for line in text.splitlines() if re.match(r" +# (tls_|- .*tls|  secret)", line)]
+    assert len(lines) == 5
+    for line in lines:
+        text = text.replace(line, line.replace("# ", "", 1))
+    objects = {(o["kind"], o["metadata"]["name"]): o for o in yaml.safe_load_all(text)}
+    config = objects["ConfigMap", "warmpath-router"]["data"]["router.yaml"]
+    site.run("warmpath-router", [f"--config={site.file('tls.yaml', config)}", "--check-config"])
+    router = objects["Deployment", "warmpath-router"]
+    (mount,) = (m for m in container(router, "router")["volumeMounts"] if m["name"] == "tls")
+    (volume,) = (v for v in pod(router)["volumes"] if v["name"] == "tls")
+    assert volume["secret"]
+    server = yaml.safe_load(config)["server"]
+    # The names of keys in a Secret of type kubernetes.io/tls.
+    assert server["tls_cert"] == mount["mountPath"] + "/tls.crt"
+    assert server["tls_key"] == mount["mountPath"] + "/tls.key"
 
 
 def test_services_reach_the_router(objects):

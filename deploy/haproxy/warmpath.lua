@@ -11,12 +11,9 @@ local RENEW_SECONDS = 30   -- a reservation ends 120 s after the last sign of li
 
 local RANK = "x-data-parallel-rank"
 
--- Headers of the client that mean something to the router. HINTS are not for the worker.
+-- Headers of the client that mean something to the router. HINTS are not for the worker. Nor is a model
+-- to rewrite to: the body is passed on as it is, so its own model is the one to route for.
 local HINTS = {
-  "x-session-id",
-  "x-session-token",
-  "x-session-affinity",
-  "x-claude-code-session-id",
   "x-amzn-sagemaker-prefix-aware-id",
   "x-gateway-destination-endpoint-subset",
   "x-warmpath-exclude",
@@ -26,8 +23,17 @@ local HINTS = {
   "x-llm-d-slo-tpot-ms",
   "x-slo-ttft-ms",
   "x-slo-tpot-ms",
+  "x-llm-d-inference-fairness-id",
+  "x-gateway-inference-fairness-id",
+  "x-llm-d-inference-objective",
+  "x-gateway-inference-objective",
 }
-local PASSED = { ["x-request-id"] = true, ["prefer"] = true, ["content-encoding"] = true }
+local REWRITES = { "x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite", "x-warmpath-path" }
+local PASSED = {
+  ["x-request-id"] = true, ["prefer"] = true, ["content-encoding"] = true,
+  ["x-session-id"] = true, ["x-session-token"] = true, ["x-session-affinity"] = true,
+  ["x-claude-code-session-id"] = true,
+}
 for _, name in ipairs(HINTS) do PASSED[name] = true end
 
 -- Requests with a reservation, by their unique id.
@@ -130,6 +136,7 @@ end
 core.register_action("warmpath_pick", { "http-req" }, function(txn)
   local headers, body, how = question(txn)
   for _, name in ipairs(HINTS) do txn.http:req_del_header(name) end
+  for _, name in ipairs(REWRITES) do txn.http:req_del_header(name) end
   local reply = core.httpclient():post {
     dst = ROUTER, url = "http://warmpath/v1/pick", headers = headers, body = body,
   }

@@ -6,9 +6,11 @@ a package of .venv.
 """
 
 import asyncio
+import contextlib
 import json
 import pathlib
 import random
+import socket
 import threading
 
 import cluster
@@ -164,6 +166,39 @@ class Client:
         raise harness.Failure("the stream ended before its first token")
 
 
+class Recorder:
+    """Passes connections on to a port and keeps what clients sent."""
+
+    def __init__(self):
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = "127.0.0.1:{}".format(self._listener.getsockname()[1])
+        self.sent = b""
+
+    def run(self, target):
+        threading.Thread(target=self._accept, args=(target,), daemon=True).start()
+
+    def close(self):
+        self._listener.close()
+
+    def _accept(self, target):
+        host, port = target.split(":")
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection((host, int(port)))
+                for pair in ((client, server, True), (server, client, False)):
+                    threading.Thread(target=self._pump, args=pair, daemon=True).start()
+
+    def _pump(self, source, sink, keep):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                if keep:
+                    self.sent += data
+                sink.sendall(data)
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_WR)
+
+
 def streams_at_once(port, count, enough, started):
     """Opens `count` chat streams, calls started() when each of them has its first token, and leaves
     each after `enough` tokens. Returns how many tokens each gave."""
@@ -265,6 +300,28 @@ class BasicCases:
         ranks = shape.get("ranks", 1)
         assert any("rank" in home for home in homes) == (ranks > 1), homes
         assert len(set(homes)) > 1, "one worker got everything"
+
+    def test_hints_to_the_router_do_not_reach_the_worker(self, site):
+        recorder = Recorder()
+        fleet = self.fleet(site, engines=1, agent_flags=[f"--advertise={recorder.address}"])
+        (engine,) = fleet.engines
+        recorder.run(engine.address)
+        engine.address = recorder.address
+        hints = [
+            "x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id",
+            "x-llm-d-inference-objective", "x-gateway-inference-objective",
+            "x-llm-d-slo-ttft-ms", "x-llm-d-slo-tpot-ms", "x-slo-ttft-ms", "x-slo-tpot-ms",
+            "x-amzn-sagemaker-prefix-aware-id", "x-warmpath-max-wait-ms",
+        ]  # fmt: skip
+        headers = {**dict.fromkeys(hints, "1000"), "x-for-the-worker": "1000"}
+        client = Client(self.start(fleet), headers=headers)
+        client.chat("hello")
+        recorder.close()
+        assert fleet.metric("warmpath_picks_total") == 1
+        names = {line.split(b":")[0].decode().lower() for line in recorder.sent.splitlines()}
+        assert "x-for-the-worker" in names
+        left = names.intersection(hints)
+        assert not left
 
     def test_the_router_stops_and_returns(self, site):
         fleet = self.fleet(site)

@@ -1,4 +1,4 @@
-// Measures the prefix index on a request trace. docs/performance.md explains the figures.
+// Measures the prefix index on a request trace. docs/index.md explains what they mean.
 #include <cstdio>
 #include <cstdlib>
 #include <string>

@@ -180,7 +180,7 @@ def check_equal(router, engine, block_size, timeout=5, freshness="EXACT"):
 class Sampler:
     """Asks the router 20 times a second what it believes of one target. Each answer that says EXACT
     must equal what the engine held at that answer's sequence; all are judged at the end, while the
-    engine still lives."""
+    engine still lives. Its process takes its history along: call before_kill() first."""
 
     def __init__(self, site, router, engine, block_size, rank=0):
         self._engine = engine
@@ -196,6 +196,9 @@ class Sampler:
         )  # fmt: skip
         self.freshness = collections.Counter()
         self.exact_sequences = set()
+        self._truths = {}  # of the living process
+        self._dead_truths = {}  # of the process before
+        self._dead_epoch = -1
 
     def __enter__(self):
         self._program.start(ready=lambda: '"hashes"' in self._program.output())
@@ -206,9 +209,29 @@ class Sampler:
         if kind is None:
             self._judge()
 
+    def before_kill(self, dump):
+        """Remembers what the engine's process, at rest with this dump, held at each sequence that
+        was sampled; later answers of its epoch are judged by that."""
+        held = self._engine.held(self._block_size, self._rank, dump.engine_seq)
+        self._truths[dump.engine_seq] = held
+        self._judge()
+        self._dead_truths, self._truths, self._dead_epoch = self._truths, {}, dump.epoch
+
+    def _held(self, dump):
+        """None: nobody can tell, as the process is dead and this was not sampled while it lived."""
+        if dump.engine_seq is None:
+            return set()
+        if dump.epoch <= self._dead_epoch:
+            return self._dead_truths.get(dump.engine_seq)
+        if dump.engine_seq not in self._truths:
+            self._truths[dump.engine_seq] = self._engine.held(
+                self._block_size, self._rank, dump.engine_seq
+            )
+        return self._truths[dump.engine_seq]
+
     def _judge(self):
         problems = []
-        truths = {}
+        self.freshness.clear()
         for line in self._program.output().splitlines():
             if not line.startswith("{"):
                 # The router is down, or does not know the worker yet.
@@ -220,14 +243,12 @@ class Sampler:
             self.freshness[dump.freshness] += 1
             if dump.freshness != "EXACT":
                 continue
-            held = set()
             if dump.engine_seq is not None:
                 self.exact_sequences.add(dump.engine_seq)
-                if dump.engine_seq not in truths:
-                    truths[dump.engine_seq] = self._engine.held(
-                        self._block_size, self._rank, dump.engine_seq
-                    )
-                held = truths[dump.engine_seq]
+            held = self._held(dump)
+            if held is None:
+                problems.append(f"EXACT at {dump.engine_seq} of the dead process")
+                continue
             difference = truth.differences(held, dump.hashes)
             if difference:
                 problems.append(f"EXACT at {dump.engine_seq}, but {difference}")

@@ -85,45 +85,44 @@ def test_after_the_agent_was_killed(site, fleet, block_size, ranks):
 
 
 @pytest.mark.parametrize("block_size,ranks", CASES)
-def test_after_the_engine_was_killed_with_replay(fleet, block_size, ranks):
+def test_after_the_engine_was_killed_with_replay(site, fleet, block_size, ranks):
     router, engine, _ = fleet(block_size, ranks)
     prompts = cluster.Prompts(seed=3)
-    load(engine, prompts, 60)
-    before = cluster.check_equal(router, engine, block_size)
-    engine.program.kill()
-    engine.program.restart()
-    # More requests than before the kill: the new process passes the sequence of the old one.
-    load(engine, prompts, 100)
-    after = cluster.check_equal(router, engine, block_size, timeout=5)
+    with cluster.Sampler(site, router, engine, block_size) as sampler:
+        load(engine, prompts, 60)
+        before = cluster.check_equal(router, engine, block_size)
+        sampler.before_kill(before[0])
+        engine.program.kill()
+        engine.program.restart()
+        # More requests than before the kill: the new process passes the sequence of the old one.
+        load(engine, prompts, 100)
+        after = cluster.check_equal(router, engine, block_size, timeout=5)
+    assert len(sampler.exact_sequences) > 10, "the sampler saw next to nothing"
     assert after[0].epoch > before[0].epoch
     assert after[0].hashes and after[0].hashes != before[0].hashes
 
 
 @pytest.mark.parametrize("block_size,ranks", CASES)
-def test_after_an_idle_engine_was_killed(fleet, block_size, ranks):
+def test_after_an_idle_engine_was_killed(site, fleet, block_size, ranks):
     """No event of the new process ever comes: the old blocks must go all the same."""
     router, engine, _ = fleet(block_size, ranks)
-    load(engine, cluster.Prompts(seed=4), 40)
-    before = cluster.check_equal(router, engine, block_size)
-    assert before[0].hashes
-    engine.program.kill()
-    engine.program.restart()
-    harness.wait_until(
-        lambda: not any(router.dump(engine.name, rank).hashes for rank in range(ranks)),
-        5, "the blocks of the dead process to go",
-    )  # fmt: skip
+    with cluster.Sampler(site, router, engine, block_size) as sampler:
+        load(engine, cluster.Prompts(seed=4), 40)
+        before = cluster.check_equal(router, engine, block_size)
+        assert before[0].hashes
+        sampler.before_kill(before[0])
+        engine.program.kill()
+        engine.program.restart()
+        harness.wait_until(
+            lambda: not any(router.dump(engine.name, rank).hashes for rank in range(ranks)),
+            5, "the blocks of the dead process to go",
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize("block_size,ranks", CASES)
-def test_after_the_engine_was_killed_without_replay(fleet, block_size, ranks):
+def test_after_the_engine_was_killed_without_replay(site, fleet, block_size, ranks):
     router, engine, _ = fleet(block_size, ranks, replay=False)
     prompts = cluster.Prompts(seed=5)
-    load(engine, prompts, 60)
-    cluster.check_equal(router, engine, block_size)
-    engine.program.kill()
-    engine.program.restart()
-    load(engine, prompts, 60)
-    harness.wait_until(lambda: cluster.at_rest(engine), 10, "rest")
 
     def settled():
         """Equal if the new process's sequence 0 was seen, else DEGRADED(missed_start)."""
@@ -137,7 +136,15 @@ def test_after_the_engine_was_killed_without_replay(fleet, block_size, ranks):
                 return False
         return True
 
-    harness.wait_until(settled, 5, "the index to be right, or to say that it missed the start")
+    with cluster.Sampler(site, router, engine, block_size) as sampler:
+        load(engine, prompts, 60)
+        before = cluster.check_equal(router, engine, block_size)
+        sampler.before_kill(before[0])
+        engine.program.kill()
+        engine.program.restart()
+        load(engine, prompts, 60)
+        harness.wait_until(lambda: cluster.at_rest(engine), 10, "rest")
+        harness.wait_until(settled, 5, "the index to be right, or to say that it missed the start")
 
 
 @pytest.mark.parametrize("block_size,ranks", CASES)

@@ -551,7 +551,7 @@ void EngineWorker::RefreshView() {
     out.feed = state.feed->sequencer().counts();
     out.events = state.feed->events();
     out.skipped = state.feed->skipped();
-    if (out.events.journal_errors != 0 && log_journal_.Due()) {
+    if (state.feed->journal_failing() && log_journal_.Due()) {
       Log(LogLevel::kError, "the state file can not be written; a restart would start from replay",
           {{"worker", config_.worker_id}, {"file", config_.state_file}});
     }

@@ -99,6 +99,11 @@ class RankFeed final : private FeedActions {
     std::uint64_t journal_errors = 0;
   };
   const EventCounts& events() const { return events_; }
+  // The state file does not hold the state of now: a restart would start from replay. Passes when a
+  // later write succeeds, but for a file that could not be opened at the start.
+  bool journal_failing() const {
+    return !options_.journal_path.empty() && (journal_ == nullptr || !journal_ok_);
+  }
 
  private:
   void Apply(std::uint64_t seq, std::string_view payload, std::uint64_t payload_hash) override;

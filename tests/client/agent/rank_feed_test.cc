@@ -1,6 +1,7 @@
 #include "client/agent/rank_feed.h"
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <set>
 #include <string>
@@ -279,6 +280,7 @@ TEST_F(RankFeedTest, AnUnusableStateFileIsSaidAndLeftAside) {
   Reply(unwritable, 0, 1);
   EXPECT_TRUE(unwritable.causes().empty()) << "the feed runs in any case";
   EXPECT_EQ(unwritable.events().journal_errors, 1u);
+  EXPECT_TRUE(unwritable.journal_failing());
 
   const std::string path = dir.File("rank0");
   {
@@ -290,6 +292,25 @@ TEST_F(RankFeedTest, AnUnusableStateFileIsSaidAndLeftAside) {
   RankFeed feed(other, clock_, &session_);
   EXPECT_THAT(feed.Start(), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("64")));
   EXPECT_EQ(session_.request->first, 0u) << "from the start, then";
+}
+
+TEST_F(RankFeedTest, AStateFileThatCanBeWrittenAgainIsNoLongerFailing) {
+  const TempDir dir;
+  const std::string folder = dir.File("state");
+  const std::string aside = dir.File("aside");
+  ASSERT_TRUE(std::filesystem::create_directory(folder));
+  RankFeed feed(FeedOptionsFor(true, folder + "/rank0"), clock_, &session_);
+  ASSERT_THAT(feed.Start(), IsOk());
+  EXPECT_FALSE(feed.journal_failing());
+
+  std::filesystem::rename(folder, aside);
+  feed.RenewEpoch(1);
+  EXPECT_TRUE(feed.journal_failing());
+
+  std::filesystem::rename(aside, folder);
+  feed.RenewEpoch(1);
+  EXPECT_FALSE(feed.journal_failing());
+  EXPECT_EQ(feed.events().journal_errors, 1u) << "what was stays counted";
 }
 
 TEST_F(RankFeedTest, LossesAreInTheStateFile) {

@@ -32,6 +32,7 @@ namespace warmpath {
 namespace {
 
 constexpr absl::Duration kFleetTick = absl::Milliseconds(20);
+constexpr absl::Duration kQuietTick = absl::Milliseconds(50);
 constexpr absl::Duration kBusyMaintenance = absl::Milliseconds(10);
 constexpr absl::Duration kIdleMaintenance = absl::Milliseconds(100);
 constexpr std::size_t kMaintenanceBlocks = 20'000;
@@ -187,13 +188,15 @@ std::vector<Ticker::Task> App::Impl::Tasks(const Clock* clock) {
   tasks.push_back({.run = [this] {
     fleet->Tick();
     UpdateReadiness();
-    return kFleetTick;
+    return fleet->Quiet() ? kQuietTick : kFleetTick;
   }});
   tasks.push_back({.run = [this] {
     return fleet->MaintainIndexes(kMaintenanceBlocks) ? kBusyMaintenance : kIdleMaintenance;
   }});
   tasks.push_back({.run = [this] {
-    grpc_server->CallItself();
+    // With so many agents their heartbeats keep the server awake.
+    const absl::Duration beats = kSelfCall * static_cast<double>(worker_streams.size());
+    if (beats < 4 * config.fleet.heartbeat) grpc_server->CallItself();
     return kSelfCall;
   }});
   tasks.push_back({.run = [this] {

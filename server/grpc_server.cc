@@ -32,6 +32,7 @@ namespace {
 constexpr std::array<const char*, 4> kReadinessNames = {
     "", "readiness", "inference-extension", "envoy.service.ext_proc.v3.ExternalProcessor"};
 constexpr const char* kLivenessName = "liveness";
+constexpr int kStreamWindowBytes = 1 << 20;
 constexpr int kMaxMetadataBytes = 32 << 10;
 constexpr unsigned kTlsRefreshSeconds = 5;
 
@@ -61,6 +62,10 @@ void Configure(const GrpcServer::Options& options, grpc::ServerBuilder& builder)
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS,
                              static_cast<int>(options.max_streams_per_connection));
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+  // gRPC would ping the peer after every read to size its windows: several wake-ups and timers for
+  // each heartbeat of an agent. A fixed window does as well in one datacenter.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kStreamWindowBytes);
   builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
   // Reflection is gRPC's only synchronous service here: one thread waits for it, two at most.
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);

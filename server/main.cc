@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "core/base/log.h"
 #include "server/app.h"
 #include "server/config/document.h"
@@ -55,6 +56,11 @@ int Run(const std::vector<std::string>& arguments) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
   InstallGrpcLog();
+#ifdef NDEBUG
+  // Debian's abseil is built with checks that look for lock cycles at every lock, gRPC's own
+  // included; they take a good part of the time of a pick. Tests keep them.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+#endif
 
   std::random_device entropy;
   absl::StatusOr<std::unique_ptr<App>> app =

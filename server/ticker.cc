@@ -4,11 +4,18 @@
 
 namespace warmpath {
 
+namespace {
+
+// What is due so soon is run along: one wake-up for several tasks instead of one for each.
+constexpr absl::Duration kAlong = absl::Milliseconds(3);
+
+}  // namespace
+
 absl::Time Ticker::RunDue() {
   absl::Time next = absl::InfiniteFuture();
   for (Task& task : tasks_) {
     const absl::Time now = clock_->Now();
-    if (now >= task.due) task.due = now + task.run();
+    if (now + kAlong >= task.due) task.due = now + task.run();
     next = std::min(next, task.due);
   }
   return next;

@@ -36,8 +36,13 @@ class DueQueue {
     return due;
   }
 
+  bool empty() const {
+    absl::MutexLock lock(&mu_);
+    return queue_.empty();
+  }
+
  private:
-  absl::Mutex mu_;
+  mutable absl::Mutex mu_;
   std::multimap<absl::Time, std::weak_ptr<WorkerRecord>> queue_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -141,6 +141,9 @@ class Fleet {
   // Periodic work: leases of workers and reservations, delayed overlay removals, acks that wait
   // 100 ms, snapshot turns, index_full recovery, rho. Call about every 20 ms.
   virtual void Tick() = 0;
+  // After Tick: nothing is open, lingering, acknowledged late or waiting for its turn, so that the
+  // next one may come somewhat later.
+  virtual bool Quiet() const { return false; }
 
   // Background sweeps of all indexes, about `budget_blocks` each; true while more is left.
   virtual bool MaintainIndexes(std::size_t budget_blocks) = 0;

@@ -217,12 +217,15 @@ void FleetImpl::RemoveMember(Members::iterator member, const absl::Status& why, 
 void FleetImpl::Tick() {
   const absl::Time now = context_.clock->Now();
   absl::MutexLock tick_lock(&tick_mu_);
+  bool quiet = true;
   for (const auto& entry : Entries()) {
     if (entry->pool->routing_block_size() == 0) continue;
     bool more = true;
     for (int i = 0; more && i < kMaxLedgerSteps; ++i) {
       absl::MutexLock lock(&entry->pool->mu());
-      more = entry->pool->ledger().Tick(now);
+      LoadLedger& ledger = entry->pool->ledger();
+      more = ledger.Tick(now);
+      quiet = quiet && !more && ledger.open() == 0 && ledger.InFlightBlocks() == 0;
     }
   }
   for (const auto& record : context_.acks.TakeDue(now)) {
@@ -230,7 +233,10 @@ void FleetImpl::Tick() {
     record->SendDueAck();
   }
   std::size_t waiting = context_.turns.waiting();
-  for (const RankRef& holder : context_.turns.Holders()) {
+  const std::vector<RankRef> holders = context_.turns.Holders();
+  quiet_.store(quiet && waiting == 0 && holders.empty() && context_.acks.empty(),
+               std::memory_order_relaxed);
+  for (const RankRef& holder : holders) {
     absl::MutexLock lock(&holder.record->mu);
     if (holder.record->CheckTurn(holder.rank, waiting > 0, now) && waiting > 0) --waiting;
   }

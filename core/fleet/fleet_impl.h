@@ -53,6 +53,7 @@ class FleetImpl final : public Fleet {
                                   std::vector<ChainHash>* hashes) const override;
   bool Ready() const override;
   void Tick() override;
+  bool Quiet() const override { return quiet_.load(std::memory_order_relaxed); }
   bool MaintainIndexes(std::size_t budget_blocks) override;
   FleetCounters Counters() const override;
 
@@ -112,6 +113,7 @@ class FleetImpl final : public Fleet {
   ModelNames names_;
   mutable std::atomic<bool> ready_{false};
 
+  std::atomic<bool> quiet_{false};
   absl::Mutex tick_mu_;
   absl::Time next_recovery_ ABSL_GUARDED_BY(tick_mu_) = absl::InfinitePast();
 };

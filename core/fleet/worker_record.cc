@@ -162,9 +162,10 @@ void WorkerRecord::CheckSilence(absl::Time now) {
   if (!connected_) return;
   const absl::Duration lease = context_->config.worker_lease;
   if (silent_since_.has_value() && now >= *silent_since_ + lease) {
-    ended_ = absl::UnavailableError(absl::StrCat("no message of the agent for ",
-                                                 absl::FormatDuration(now - last_heard_),
-                                                 ", not even a heartbeat; register again"));
+    ended_ = absl::UnavailableError(
+        absl::StrCat("no message of the agent for ",
+                     absl::FormatDuration(absl::Trunc(now - last_heard_, absl::Milliseconds(100))),
+                     ", not even a heartbeat; register again"));
     const std::shared_ptr<FeedSink> old = sink_;
     LoseStream(/*lease_end=*/now);
     old->Close(ended_);

@@ -438,6 +438,7 @@ std::string RunChild(int port, const Settings& settings) {
 int RunServer(const Settings& settings) {
   SetMinLogLevel(LogLevel::kError);
   RouterConfig config;
+  config.fleet.heartbeat = absl::Hours(1);  // the bench's workers send none
   config.server.grpc_address = "127.0.0.1:0";
   config.server.http_address = "127.0.0.1:0";
   App::Options options{.config = config, .random_seed = 1, .extra_services = {}};

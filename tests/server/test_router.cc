@@ -24,6 +24,8 @@ void SetDeadline(grpc::ClientContext& context) {
 }
 
 TestRouter::TestRouter(RouterConfig config, const Clock* clock) {
+  // TestWorkers send none by themselves, and a sanitizer's build may take its time.
+  config.fleet.heartbeat = absl::Minutes(1);
   config.server.grpc_address = "127.0.0.1:0";
   config.server.http_address = "127.0.0.1:0";
   absl::StatusOr<std::unique_ptr<App>> app =

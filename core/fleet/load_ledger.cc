@@ -24,6 +24,7 @@ constexpr double kSameStepShare = 0.2;  // of the request's own P
 // So many are taken together at most: where P is believed several times too long, each first token
 // seems to come too soon to have had a step of its own, and nothing would ever be learned.
 constexpr std::uint32_t kMostInOneSpan = 8;
+constexpr double kSilentWeight = 0.02;  // of one finish in the share of silent ones
 
 std::int64_t ToNanoseconds(double seconds) {
   constexpr double kLongest = 1e6;  // s; keeps sums of a million of them far from overflow
@@ -110,6 +111,7 @@ class Ledger final : public LoadLedger {
     if (place == 0 || table_[place].reservation.first_token_seen) return std::nullopt;
     Reservation& r = table_[place].reservation;
     r.first_token_seen = true;
+    if (table_[place].drained) return std::nullopt;  // when it left was a guess: nothing to learn
     TargetBook& book = targets_[r.target];
     const absl::Time began = std::max(absl::FromUnixNanos(book.anchor_ns), r.picked_at);
     const double since_last = absl::ToDoubleSeconds(now - book.span_end);
@@ -222,6 +224,9 @@ class Ledger final : public LoadLedger {
   PoolAverages Averages() const override { return averages_.Get(); }
 
   bool Tick(absl::Time now) override {
+    if (silent()) {
+      for (TargetBook& book : targets_) DrainSilent(book, now);
+    }
     averages_.SetBusy(busy_count_, target_count_, now);
     int budget = kTickBudget;
     while (budget > 0 && !orphans_.empty() && orphans_.front().until <= now) {
@@ -315,7 +320,9 @@ class Ledger final : public LoadLedger {
     load.inflight = load.own_inflight + load.external;
     std::int64_t wait_ns = book.pending_ns;
     if (!book.pending.empty()) {
-      wait_ns -= std::clamp<std::int64_t>(now_ns - book.anchor_ns, 0, book.head_ns);
+      // In a silent pool the next one begins when the head's time is over, seen or not.
+      const std::int64_t most = silent() ? book.pending_ns : book.head_ns;
+      wait_ns -= std::clamp<std::int64_t>(now_ns - book.anchor_ns, 0, most);
     }
     load.wait_s = static_cast<double>(wait_ns) * 1e-9 + load.external * averages.prefill_s;
     // Before the pool knows its own outputs, those that callers announced count as they are.
@@ -372,6 +379,8 @@ class Ledger final : public LoadLedger {
     }
     Overlay(entry.reservation.chain_kind).Open(entry.reservation.target, entry.reservation.chain);
     if (entry.reservation.first_token_seen) return;
+    entry.drained = false;
+    DrainSilent(book, now);
     if (book.pending.empty()) {
       book.anchor_ns = absl::ToUnixNanos(now);
       book.head_ns = entry.prefill_ns;
@@ -381,7 +390,29 @@ class Ledger final : public LoadLedger {
     book.pending_ns += entry.prefill_ns;
   }
 
+  // Most of those that finish say nothing of their first tokens: the clock has to stand in.
+  bool silent() const {
+    return options_.infer_first_tokens && finishes_ >= PoolAverages::kWarmAfter &&
+           silent_share_ > 0.5;
+  }
+
+  // In a silent pool, lets those go whose prefill must be over.
+  void DrainSilent(TargetBook& book, absl::Time now) {
+    if (!silent() || book.pending.empty()) return;
+    const std::int64_t now_ns = absl::ToUnixNanos(now);
+    while (!book.pending.empty() && now_ns - book.anchor_ns >= book.head_ns) {
+      const Place head = book.pending.front();
+      book.pending.Erase(table_, head);
+      table_[head].drained = true;
+      book.pending_ns -= book.head_ns;
+      book.anchor_ns += book.head_ns;
+      book.head_ns = book.pending.empty() ? 0 : table_[book.pending.front()].prefill_ns;
+    }
+    if (book.pending.empty()) averages_.SetBusy(--busy_count_, target_count_, now);
+  }
+
   void LeavePending(Place place, absl::Time now) {
+    if (table_[place].drained) return;
     const OpenReservation& entry = table_[place];
     TargetBook& book = targets_[entry.reservation.target];
     const bool was_head = book.pending.front() == place;
@@ -398,6 +429,7 @@ class Ledger final : public LoadLedger {
   void Detach(Place place, bool linger, absl::Time now) {
     OpenReservation& entry = table_[place];
     TargetBook& book = targets_[entry.reservation.target];
+    DrainSilent(book, now);
     if (!entry.reservation.first_token_seen) LeavePending(place, now);
     book.open.Erase(table_, place);
     book.history.OnClose(now);
@@ -423,6 +455,8 @@ class Ledger final : public LoadLedger {
     }
     Detach(place, linger, now);
     if (cause == CloseCause::kFinished) {
+      const double weight = std::max(kSilentWeight, 1.0 / static_cast<double>(++finishes_));
+      silent_share_ += weight * ((r.first_token_seen ? 0.0 : 1.0) - silent_share_);
       averages_.OnFinish(output_tokens, absl::ToDoubleSeconds(now - r.picked_at));
     }
     if (r.holder != 0) {
@@ -477,6 +511,8 @@ class Ledger final : public LoadLedger {
   AveragesKeeper averages_;
   std::vector<TargetBook> targets_;
   std::uint32_t target_count_ = 0;
+  std::uint64_t finishes_ = 0;
+  double silent_share_ = 0;       // of finished reservations: no first token was told
   std::uint32_t busy_count_ = 0;  // targets whose pending is not empty
   StringMap<ReservationId> by_request_;
   absl::flat_hash_map<std::uint64_t, HolderList> holders_;  // none of them empty

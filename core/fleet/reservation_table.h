@@ -31,6 +31,7 @@ struct OpenReservation {
   PlaceLink at_target;
   PlaceLink at_holder;
   PlaceLink pending;              // pend_w
+  bool drained = false;           // left pend_w by the clock, without a first token
   std::uint32_t lease_index = 0;  // in the lease heap; kNoLease
   std::uint32_t generation = 0;
   bool in_use = false;

@@ -377,8 +377,7 @@ void ExtProcMachine::OnResponseHeaders(const ProcessingRequest& request, Process
   DropBody();
   TakeServed(request.metadata_context());
   response_seen_ = true;
-  bool event_stream = false;
-  const int status = ReadResponseHead(request.response_headers().headers(), &event_stream);
+  const int status = ReadResponseHead(request.response_headers().headers(), &event_stream_);
   if (status < 200 || status > 299) {
     Report(v1::OUTCOME_KIND_FAILED);
     return;
@@ -387,14 +386,14 @@ void ExtProcMachine::OnResponseHeaders(const ProcessingRequest& request, Process
     ResponseEnded();
     return;
   }
-  if (options_->usage_accounting && reservation_ != 0) usage_.emplace(event_stream);
+  if (options_->usage_accounting && reservation_ != 0) usage_.emplace(event_stream_);
   const BodyMode body_mode = response_mode_.value_or(ProcessingMode::NONE);
-  if (body_mode == ProcessingMode::NONE) FirstByte();
+  if (body_mode == ProcessingMode::NONE) FirstByte(/*of_body=*/false);
 }
 
 void ExtProcMachine::OnResponseBody(HttpBody& body, ProcessingResponses* out) {
   response_body_seen_ = true;
-  if (!body.body().empty()) FirstByte();
+  if (!body.body().empty()) FirstByte(/*of_body=*/true);
   if (usage_.has_value()) usage_->Read(body.body());
   if (response_mode_.value_or(options_->response_body_mode) ==
       ProcessingMode::FULL_DUPLEX_STREAMED) {
@@ -417,9 +416,11 @@ void ExtProcMachine::TakeServed(const envoy::config::core::v3::Metadata& metadat
   stats_->CountServedElsewhere();
 }
 
-void ExtProcMachine::FirstByte() {
+void ExtProcMachine::FirstByte(bool of_body) {
   if (std::exchange(first_byte_seen_, true)) return;
-  Report(v1::OUTCOME_KIND_FIRST_TOKEN);
+  // Engines send the headers of a stream before they have a token, and an answer in one piece when
+  // they have the last one: taken for first tokens, either would teach a wrong speed.
+  Report(of_body && event_stream_ ? v1::OUTCOME_KIND_FIRST_TOKEN : v1::OUTCOME_KIND_PROGRESS);
 }
 
 void ExtProcMachine::ResponseEnded() {

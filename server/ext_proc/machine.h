@@ -114,7 +114,7 @@ class ExtProcMachine {
   void Refuse(const Refusal& refusal, ProcessingResponses* out);
 
   void TakeServed(const envoy::config::core::v3::Metadata& metadata);
-  void FirstByte();
+  void FirstByte(bool of_body);
   void ResponseEnded();
   void Report(v1::OutcomeKind kind, const Usage& usage = {});
 
@@ -149,6 +149,7 @@ class ExtProcMachine {
   // --- The response.
   std::string served_by_;  // empty: the endpoint that was picked
   bool first_byte_seen_ = false;
+  bool event_stream_ = false;  // the response, by its content-type
   bool response_seen_ = false;
   bool response_body_seen_ = false;
   std::optional<UsageReader> usage_;

@@ -173,6 +173,7 @@ void Compare(std::uint64_t seed) {
   LoadLedger::Options options;
   options.block_size = kBlock;
   options.id_seed = seed;
+  options.infer_first_tokens = false;  // the model believes only what it is told
   const std::unique_ptr<LoadLedger> ledger = LoadLedger::Create(options);
   Model model;
   absl::Time now = absl::FromUnixSeconds(1000);

@@ -431,6 +431,56 @@ TEST_F(LoadLedgerTest, ReportsOtherwiseNeverCloseAnything) {
 
 // Each prefill takes 100 ms but is believed to take a second: each first token seems to belong to
 // the step before. All the same the true rate comes out.
+// 20 requests ended without a word of their first tokens.
+class SilentLedgerTest : public LoadLedgerTest {
+ protected:
+  void SetUp() override {
+    for (int i = 0; i < 20; ++i) {
+      const ReservationId id = ledger_->Open(Request(0, 100, 1), At(i * 10));
+      ledger_->Close(id, CloseCause::kFinished, At(i * 10 + 9), 10);
+    }
+  }
+  double Wait(double at) const { return ledger_->Load(0, At(at)).wait_s; }
+};
+
+TEST_F(SilentLedgerTest, TheClockLetsPrefillsEndInTheirOrder) {
+  const ReservationId first = ledger_->Open(Request(0, 100, 1), At(1000));
+  ledger_->Open(Request(0, 100, 2), At(1000));
+  ledger_->Open(Request(0, 100, 4), At(1000));
+  EXPECT_NEAR(Wait(1000), 7, 1e-9);
+  EXPECT_NEAR(Wait(1002.5), 4.5, 1e-9);
+  // The end of one that is long past prefill changes nothing.
+  ledger_->Close(first, CloseCause::kFinished, At(1002.5), 10);
+  EXPECT_NEAR(Wait(1002.5), 4.5, 1e-9);
+  ledger_->Tick(At(1003.5));
+  EXPECT_NEAR(Wait(1004), 3, 1e-9);
+  EXPECT_NEAR(Wait(1007), 0, 1e-9);
+  EXPECT_NEAR(Wait(1100), 0, 1e-9);
+  // The next one begins when it comes.
+  ledger_->Open(Request(0, 100, 2), At(1100));
+  EXPECT_NEAR(Wait(1101), 1, 1e-9);
+  EXPECT_EQ(ledger_->Load(0, At(1101)).own_inflight, 3u);
+}
+
+TEST_F(SilentLedgerTest, ALateFirstTokenTeachesNothing) {
+  const ReservationId first = ledger_->Open(Request(0, 100, 1), At(1000));
+  ledger_->Open(Request(0, 100, 3), At(1000));
+  ledger_->Tick(At(1002));
+  EXPECT_EQ(ledger_->FirstToken(first, At(1002)), std::nullopt);
+  EXPECT_NEAR(Wait(1002), 2, 1e-9);
+}
+
+TEST_F(SilentLedgerTest, PoolsThatTellAreBelieved) {
+  for (int i = 0; i < 60; ++i) {
+    const ReservationId id = ledger_->Open(Request(0, 100, 1), At(2000 + i * 10));
+    ledger_->FirstToken(id, At(2000 + i * 10 + 1));
+    ledger_->Close(id, CloseCause::kFinished, At(2000 + i * 10 + 9), 10);
+  }
+  ledger_->Open(Request(0, 100, 1), At(3000));
+  ledger_->Open(Request(0, 100, 2), At(3000));
+  EXPECT_NEAR(Wait(3010), 2, 1e-9) << "the first has not begun to answer, whatever the clock says";
+}
+
 TEST_F(LoadLedgerTest, SpansEndAlsoWherePrefillsAreBelievedTooLong) {
   std::vector<ReservationId> ids;
   for (int i = 0; i < 20; ++i) {

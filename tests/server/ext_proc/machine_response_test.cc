@@ -28,17 +28,17 @@ TEST_F(MachineResponseTest, WithTheBodyOffHeadersAreTheFirstByteAndTheStreamsEnd
   const ProcessingResponse answer = Ask(ResponseHeaders("200"));
   ASSERT_TRUE(answer.has_response_headers());
   EXPECT_FALSE(answer.response_headers().has_response()) << "nothing changes";
-  EXPECT_EQ(backend_.OutcomeKinds(), "FIRST_TOKEN");
+  EXPECT_EQ(backend_.OutcomeKinds(), "PROGRESS");
   EXPECT_EQ(backend_.open(), 1);
   End();
-  EXPECT_EQ(backend_.OutcomeKinds(), "FIRST_TOKEN FINISHED");
+  EXPECT_EQ(backend_.OutcomeKinds(), "PROGRESS FINISHED");
 }
 
 TEST_F(MachineResponseTest, TrailersAreTheEnd) {
   Picked();
   Ask(ResponseHeaders("200"));
   EXPECT_TRUE(Ask(ResponseTrailers()).has_response_trailers());
-  EXPECT_EQ(backend_.OutcomeKinds(), "FIRST_TOKEN FINISHED");
+  EXPECT_EQ(backend_.OutcomeKinds(), "PROGRESS FINISHED");
 }
 
 TEST_F(MachineResponseTest, AResponseWithoutABody) {
@@ -49,13 +49,20 @@ TEST_F(MachineResponseTest, AResponseWithoutABody) {
 
 TEST_F(MachineResponseTest, WithTheBodyOnItsFirstByteIsTheFirstAndItsEndTheLast) {
   Picked(kFullDuplex);
-  Ask(ResponseHeaders("200"));
+  Ask(ResponseHeaders("200", false, "text/event-stream"));
   EXPECT_EQ(backend_.OutcomeKinds(), "");
   Ask(ResponseBody("a", false));
   EXPECT_EQ(backend_.OutcomeKinds(), "FIRST_TOKEN");
   Ask(ResponseBody("b", false));
   Ask(ResponseBody("", true));
   EXPECT_EQ(backend_.OutcomeKinds(), "FIRST_TOKEN FINISHED");
+}
+
+TEST_F(MachineResponseTest, AnAnswerInOnePieceTellsNothingOfItsFirstToken) {
+  Picked(kFullDuplex);
+  Ask(ResponseHeaders("200", false, "application/json"));
+  Ask(ResponseBody("{}", true));
+  EXPECT_EQ(backend_.OutcomeKinds(), "PROGRESS FINISHED");
 }
 
 TEST_F(MachineResponseTest, AnErrorOfTheWorkerIsAFailure) {
@@ -75,7 +82,7 @@ TEST_F(MachineResponseTest, Fault19_AStreamThatEndsBeforeTheResponseIsAFailure) 
 
 TEST_F(MachineResponseTest, Fault19_AStreamThatEndsInTheMiddleOfTheBodyIsAFailure) {
   Picked(kFullDuplex);
-  Ask(ResponseHeaders("200"));
+  Ask(ResponseHeaders("200", false, "text/event-stream"));
   Ask(ResponseBody("a", false));
   End();
   EXPECT_EQ(backend_.OutcomeKinds(), "FIRST_TOKEN FAILED");
@@ -95,7 +102,7 @@ TEST_F(MachineResponseTest, AProxyThatAnswersByItselfInTheMiddleOfTheRequest) {
 TEST_F(MachineResponseTest, ServedByAnotherMovesTheReservation) {
   Picked();
   Ask(WithServed(ResponseHeaders("200"), "10.0.0.2:8000"));
-  EXPECT_EQ(Last().kind(), v1::OUTCOME_KIND_FIRST_TOKEN);
+  EXPECT_EQ(Last().kind(), v1::OUTCOME_KIND_PROGRESS);
   EXPECT_EQ(Last().served_by(), "10.0.0.2:8000");
   EXPECT_EQ(stats_.served_elsewhere(), 1u);
 }
@@ -120,7 +127,7 @@ TEST_F(MachineResponseTest, AReservationThatIsClosedAlreadyIsNotReportedAgain) {
   Ask(ResponseHeaders("200"));
   Ask(ResponseTrailers());
   End();
-  EXPECT_EQ(backend_.OutcomeKinds(), "FIRST_TOKEN");
+  EXPECT_EQ(backend_.OutcomeKinds(), "PROGRESS");
   backend_.lost = false;
   v1::OutcomeRequest closed;  // so that the fixture's books balance
   closed.set_kind(v1::OUTCOME_KIND_FAILED);
@@ -155,10 +162,10 @@ TEST_F(MachineResponseTest, InOtherModesChunksAreAnsweredWithNothing) {
 TEST_F(MachineResponseTest, ChunksOfAProxyThatDoesNotSayHowItSendsThem) {
   SendChat();
   Ask(ResponseHeaders("200"));
-  EXPECT_EQ(backend_.OutcomeKinds(), "FIRST_TOKEN");
+  EXPECT_EQ(backend_.OutcomeKinds(), "PROGRESS");
   EXPECT_EQ(BodyOf(Send(ResponseBody("x", false))).body, "x");
   End();
-  EXPECT_EQ(backend_.OutcomeKinds(), "FIRST_TOKEN FAILED") << "its end was still to come";
+  EXPECT_EQ(backend_.OutcomeKinds(), "PROGRESS FAILED") << "its end was still to come";
 }
 
 TEST_F(MachineResponseTest, Fault29_WithTheBodyOffAStreamOfTenThousandChunksCostsTwoMessages) {
@@ -168,7 +175,7 @@ TEST_F(MachineResponseTest, Fault29_WithTheBodyOffAStreamOfTenThousandChunksCost
   Ask(ResponseTrailers());
   EXPECT_EQ(stats_.messages(ExtProcStats::kResponseBody), 0u);
   EXPECT_EQ(stats_.messages(ExtProcStats::kResponseHeaders), 1u);
-  EXPECT_EQ(backend_.OutcomeKinds(), "FIRST_TOKEN FINISHED");
+  EXPECT_EQ(backend_.OutcomeKinds(), "PROGRESS FINISHED");
 }
 
 TEST_F(MachineResponseTest, Fault29_ChunksThatComeAnywayCostNoWorkOfTheRouter) {

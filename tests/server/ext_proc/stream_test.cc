@@ -67,7 +67,7 @@ TEST_F(ExtProcStreamTest, OneRequest) {
   ASSERT_TRUE(stream_.finished());
   EXPECT_TRUE(stream_.status().ok());
   stream_.RunToEnd();
-  EXPECT_EQ(backend_.OutcomeKinds(), "FIRST_TOKEN FINISHED");
+  EXPECT_EQ(backend_.OutcomeKinds(), "PROGRESS FINISHED");
 }
 
 // gRPC would hold the initial metadata back with it, and then nothing might ever send either.

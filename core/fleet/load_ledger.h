@@ -98,8 +98,8 @@ class LoadLedger {
     absl::Duration overlay_linger = absl::Milliseconds(500);
     absl::Duration readopt_window = absl::Seconds(5);
     // When most finished reservations never had a first token told (gateways that do not look at
-    // responses, clients that only report the end), requests leave pend_w once their prefill time is
-    // over, or W would count each until its end. Off: only first tokens and ends are believed.
+    // responses, clients that only report the end), requests leave pend_w once their prefill time
+    // is over, or W would count each until its end. Off: only first tokens and ends are believed.
     bool infer_first_tokens = true;
   };
   static std::unique_ptr<LoadLedger> Create(const Options& options);

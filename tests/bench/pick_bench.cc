@@ -32,6 +32,7 @@
 #include "core/hashing/chain_hash.h"
 #include "core/routing/picker.h"
 #include "server/app.h"
+#include "server/message_pool.h"
 #include "server/pick_handler.h"
 #include "warmpath/v1/router.grpc.pb.h"
 
@@ -88,22 +89,26 @@ v1::PickRequest MakeRequest(std::uint64_t number, const Settings& settings) {
 
 // --- The server's side
 
-// Answers a constant to a PickRequest.
+// Answers a constant to a PickRequest; its messages' memory is kept as PickEndpoint's is.
 class FloorService final : public grpc::Service {
  public:
   FloorService() {
+    using Handler = grpc::internal::CallbackUnaryHandler<v1::PickRequest, v1::PickResponse>;
     AddMethod(new grpc::internal::RpcServiceMethod(kFloorMethod,
                                                    grpc::internal::RpcMethod::NORMAL_RPC, nullptr));
-    MarkMethodCallback(0,
-                       new grpc::internal::CallbackUnaryHandler<v1::PickRequest, v1::PickResponse>(
-                           [](grpc::CallbackServerContext* context, const v1::PickRequest*,
-                              v1::PickResponse* response) {
-                             response->mutable_endpoint()->set_address("10.0.0.1:8000");
-                             grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-                             reactor->Finish(grpc::Status::OK);
-                             return reactor;
-                           }));
+    auto* handler = new Handler([](grpc::CallbackServerContext* context, const v1::PickRequest*,
+                                   v1::PickResponse* response) {
+      response->mutable_endpoint()->set_address("10.0.0.1:8000");
+      grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+      reactor->Finish(grpc::Status::OK);
+      return reactor;
+    });
+    handler->SetMessageAllocator(&messages_);
+    MarkMethodCallback(0, handler);
   }
+
+ private:
+  MessagePool<v1::PickRequest, v1::PickResponse> messages_;
 };
 
 // The agents of this fleet are only played: what the router tells them is of no interest.

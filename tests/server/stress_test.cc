@@ -1,6 +1,6 @@
-// Everything at once, without gRPC in between: workers join, stream and leave, picks and outcomes run,
-// streams end, time passes, operators look. tests/core/fleet/fleet_stress_test.cc does the like under
-// ThreadSanitizer.
+// Everything at once, without gRPC in between: workers join, stream and leave, picks and outcomes
+// run, streams end, time passes, operators look. tests/core/fleet/fleet_stress_test.cc does the
+// like under ThreadSanitizer.
 #include <atomic>
 #include <memory>
 #include <string>

@@ -45,8 +45,8 @@ class PickBackend {
 // What a full work pool answers.
 inline PickResult RefusedByQueue() {
   return {absl::ResourceExhaustedError(
-              "too many picks with text or long prompts are waiting: retry later, send token ids "
-              "or chain hashes, or raise server.heavy_queue or server.heavy_threads"),
+              "too many picks with long prompts are waiting: retry later, send chain hashes, or "
+              "raise server.heavy_queue or server.heavy_threads"),
           absl::Milliseconds(200)};
 }
 

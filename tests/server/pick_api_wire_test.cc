@@ -149,6 +149,23 @@ TEST_F(PickApiWireTest, Fault23_AConversationStaysOnItsWorkerAndItsHistoryCounts
   }
 }
 
+TEST_F(PickApiWireTest, Fault25_LargeBodiesPassUpToTheConfiguredLimit) {
+  const auto body = [](std::size_t size) {
+    return absl::StrCat(R"({"model":"m","messages":[{"role":"user","content":")",
+                        std::string(size, 'x'), R"("}]})");
+  };
+  for (const std::size_t size : {60'000u, 70'000u, 130'000u, 300'000u, 4'000'000u}) {
+    const auto answer = Raw({}, body(size));
+    ASSERT_EQ(answer->status, 200) << size << " " << answer->body;
+  }
+  // Known again, long as it is.
+  EXPECT_GT(std::stoull(Raw({}, body(4'000'000))->get_header_value("x-warmpath-cached-tokens")),
+            990'000u);
+  const auto refused = Raw({}, body(8u << 20));
+  EXPECT_EQ(refused->status, 413);
+  EXPECT_THAT(refused->body, HasSubstr("raise server.max_message_bytes"));
+}
+
 TEST_F(PickApiWireTest, AnEmptyBodyIsRoutedByLoad) {
   httplib::Headers headers{{"x-warmpath-path", "/v1/models"},
                            {"x-gateway-model-name-rewrite", "m"}};

@@ -441,6 +441,9 @@ int RunServer(const Settings& settings) {
   config.fleet.heartbeat = absl::Hours(1);  // the bench's workers send none
   config.server.grpc_address = "127.0.0.1:0";
   config.server.http_address = "127.0.0.1:0";
+  // The workers of this fleet never say that they are still there.
+  config.fleet.heartbeat = absl::Minutes(1);
+  config.fleet.worker_lease = absl::Hours(1);
   App::Options options{.config = config, .random_seed = 1, .extra_services = {}};
   options.extra_services.push_back(std::make_shared<ConstantService>());
   auto app = App::Start(std::move(options));

@@ -181,6 +181,100 @@ TEST_F(ExtProcWireTest, LoraModelsAndTheirWorkers) {
   }
 }
 
+TEST_F(ExtProcWireTest, Fault26_SubsetsAsListsAndAsText) {
+  TestWorker a(router_, {.id = "a", .address = "10.0.0.1:8000"});
+  TestWorker b(router_, {.id = "b", .address = "10.0.0.2:8000"});
+  a.Join();
+  b.Join();
+  const auto ask = [&](const ProcessingRequest& headers) {
+    Call call(router_.NewChannel());
+    call.Send(headers);
+    const ProcessingResponse answer = call.Ask(RequestBody(kChat, true));
+    call.Finish();
+    return answer;
+  };
+  const ProcessingRequest chat = ChatHeaders();
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(EndpointHeaderOf(ask(WithSubset(chat, {"10.0.0.2:8000"}))), "10.0.0.2:8000");
+    EXPECT_EQ(EndpointHeaderOf(ask(WithSubset(chat, {"10.0.0.1", "10.9.9.9:1"}))), "10.0.0.1:8000");
+    EXPECT_EQ(EndpointHeaderOf(ask(WithSubsetText(chat, "10.9.9.9:1,10.0.0.2:8000"))),
+              "10.0.0.2:8000");
+  }
+  for (const ProcessingRequest& none :
+       {WithSubset(chat, {}), WithSubsetText(chat, ""), WithSubset(chat, {"10.9.9.9:8000"})}) {
+    const ProcessingResponse answer = ask(none);
+    EXPECT_EQ(StatusOf(answer), 503);
+    EXPECT_EQ(ReasonOf(answer), "no_worker_in_subset");
+  }
+  // Without a body, too.
+  Call get(router_.NewChannel());
+  EXPECT_EQ(EndpointHeaderOf(get.Ask(WithSubset(GetHeaders(), {"10.0.0.2:8000"}))),
+            "10.0.0.2:8000");
+}
+
+TEST_F(ExtProcWireTest, BodiesThatAreNoRequest) {
+  TestWorker worker(router_, {.id = "w0", .address = "10.0.0.1:8000"});
+  worker.Join();
+  for (const std::string body :
+       {"", "{", "[]", "nonsense", R"({"messages":[]})", R"({"model":"m"})", R"({"model":7})",
+        "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}"}) {
+    Call call(router_.NewChannel());
+    call.Send(ChatHeaders());
+    const ProcessingResponse answer = call.Ask(RequestBody(body, true));
+    EXPECT_EQ(StatusOf(answer), 400) << body;
+    EXPECT_EQ(ReasonOf(answer), "bad_request") << body;
+    EXPECT_TRUE(call.Finish().ok()) << body;
+  }
+  EXPECT_EQ(InFlight(router_, "w0"), 0u);
+}
+
+TEST_F(ExtProcWireTest, Fault25_ABodyOfFourMegabytes) {
+  TestWorker worker(router_, {.id = "w0", .address = "10.0.0.1:8000"});
+  worker.Join();
+  const std::string body = absl::StrCat(R"({"model":"m","messages":[{"role":"user","content":")",
+                                        std::string(std::size_t{4} << 20, 'x'), R"("}]})");
+  Call call(router_.NewChannel());
+  call.Send(ChatHeaders());
+  constexpr std::size_t kPiece = 64 << 10;
+  for (std::size_t at = 0; at < body.size(); at += kPiece) {
+    call.Send(RequestBody(std::string_view(body).substr(at, kPiece), at + kPiece >= body.size()));
+  }
+  EXPECT_EQ(EndpointHeaderOf(call.Read()), "10.0.0.1:8000");
+  std::string passed;
+  for (bool end = false; !end;) {
+    const ProcessingResponse answer = call.Read();
+    ASSERT_TRUE(answer.has_request_body());
+    const auto& chunk = answer.request_body().response().body_mutation().streamed_response();
+    ASSERT_LE(chunk.body().size(), kMaxChunkBytes);
+    passed += chunk.body();
+    end = chunk.end_of_stream();
+  }
+  EXPECT_TRUE(passed == body);
+}
+
+// The second request of a conversation finds its beginning on the worker of the first.
+TEST_F(ExtProcWireTest, IfAvailableOnceThePrefixIsThere) {
+  TestWorker worker(router_, {.id = "w0", .address = "10.0.0.1:8000", .has_events = false});
+  worker.Join();
+  const std::string body = absl::StrCat(R"({"model":"m","messages":[{"role":"user","content":")",
+                                        std::string(4000, 'x'), R"("}]})");
+  const auto ask = [&](HeaderList headers) {
+    headers.insert(headers.end(), {{":method", "POST"}, {":path", "/v1/chat/completions"}});
+    auto call = std::make_unique<Call>(router_.NewChannel());
+    call->Send(RequestHeaders(headers));
+    return std::pair(call->Ask(RequestBody(body, true)), std::move(call));
+  };
+  EXPECT_EQ(StatusOf(ask({{"prefer", "if-available"}}).first), 412);
+  EXPECT_EQ(InFlight(router_, "w0"), 0u);
+  EXPECT_EQ(StatusOf(ask({{"prefer", "if-available"}}).first), 412) << "asking changes nothing";
+  auto [first, call] = ask({});
+  EXPECT_EQ(EndpointHeaderOf(first), "10.0.0.1:8000");
+  call->Read();
+  call->Ask(ResponseHeaders("200"));
+  call->Finish();
+  EXPECT_EQ(EndpointHeaderOf(ask({{"prefer", "if-available"}}).first), "10.0.0.1:8000");
+}
+
 TEST_F(ExtProcWireTest, AThousandStreamsAtOnce) {
   TestWorker a(router_, {.id = "a", .address = "10.0.0.1:8000"});
   TestWorker b(router_, {.id = "b", .address = "10.0.0.2:8000"});

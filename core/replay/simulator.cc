@@ -391,10 +391,16 @@ class Simulation {
     if (o_.on_progress && done_ % kProgressEvery == 0) o_.on_progress(done_);
   }
 
+  // The model lets go at a step's start of what the step finishes; the engine only at its end.
+  static std::uint32_t Running(const Engine& engine) {
+    const std::size_t ending = engine.step != nullptr ? engine.step->finished.size() : 0;
+    return static_cast<std::uint32_t>(engine.model->running() + ending);
+  }
+
   void LookAtLoad(std::uint32_t index) {
     Engine& engine = engines_[index];
     const BlockCache& cache = engine.model->cache();
-    engine.reports.push_back({.running = static_cast<std::uint32_t>(engine.model->running()),
+    engine.reports.push_back({.running = Running(engine),
                               .waiting = static_cast<std::uint32_t>(engine.model->waiting()),
                               .kv_usage = static_cast<double>(cache.pinned_blocks()) /
                                           static_cast<double>(cache.capacity())});
@@ -412,7 +418,7 @@ class Simulation {
   void Sample() {
     SimSample sample{.time_s = ToSeconds(now_)};
     for (const Engine& engine : engines_) {
-      const auto running = static_cast<std::uint32_t>(engine.model->running());
+      const std::uint32_t running = Running(engine);
       const auto waiting = static_cast<std::uint32_t>(engine.model->waiting());
       sample.running += running;
       sample.waiting += waiting;

@@ -306,14 +306,20 @@ TEST(ExtProcLimitTest, StreamsAreBounded) {
   TestRouter router(config);
   Call a(router.NewChannel());
   Call b(router.NewChannel());
-  a.Send(ChatHeaders());
-  b.Send(ChatHeaders());
+  // Answered, so open.
+  for (Call* call : {&a, &b}) {
+    EXPECT_TRUE(
+        call->Ask(WithModes(ChatHeaders(), ProcessingMode::BUFFERED)).has_request_headers());
+  }
+  Call c(router.NewChannel());
+  c.Send(ChatHeaders());
+  const grpc::Status status = c.Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(), ::testing::HasSubstr("raise ext_proc.max_streams"));
+  EXPECT_TRUE(a.Finish().ok());
   EXPECT_TRUE(Eventually([&] {
-    Call c(router.NewChannel());
-    c.Send(ChatHeaders());
-    const grpc::Status status = c.Finish();
-    return status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED &&
-           status.error_message().find("raise ext_proc.max_streams") != std::string::npos;
+    Call d(router.NewChannel());
+    return d.Ask(WithModes(ChatHeaders(), ProcessingMode::BUFFERED)).has_request_headers();
   }));
 }
 

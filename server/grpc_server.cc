@@ -1,5 +1,6 @@
 #include "server/grpc_server.h"
 
+#include <grpc/grpc.h>
 #include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
@@ -45,6 +46,9 @@ int Millis(absl::Duration duration) {
 void EnablePlugins() {
   static std::once_flag once;
   std::call_once(once, [] {
+    // Never given back: the end of gRPC's last user would end its threads, and one of them may sit
+    // in a poll of 10 s for a large write that is long done. The process ends without that.
+    grpc_init();
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   });

@@ -13,6 +13,7 @@
 #include "core/fleet/fleet.h"
 #include "core/routing/picker.h"
 #include "gtest/gtest.h"
+#include "server/ext_proc/stats.h"
 #include "server/metrics.h"
 #include "server/pick_handler.h"
 #include "server/status_page.h"
@@ -121,11 +122,14 @@ TEST(StressTest, PicksEventsJoinsLeavesAndOperators) {
   ASSERT_TRUE(fleet.ok()) << fleet.status();
   Picker picker(&SystemClock());
   PickHandler handler(fleet->get(), &picker, &SystemClock(), {}, 4);
+  const ExtProcStats ext_proc;
   RouterMetrics metrics({.fleet = fleet->get(),
                          .pick_seconds = [&] { return handler.PickSeconds(); },
                          .lock_hold_seconds = [&] { return picker.LockHold(); },
                          .worker_streams = [] { return std::size_t{0}; },
                          .pick_streams = [] { return std::size_t{0}; },
+                         .ext_proc_streams = [] { return std::size_t{0}; },
+                         .ext_proc = &ext_proc,
                          .heavy_queue = [] { return std::size_t{0}; }});
   std::atomic<bool> stop{false};
   std::atomic<int> answered{0};

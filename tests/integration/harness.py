@@ -54,19 +54,23 @@ def wait_until(condition, timeout, what, pause=0.02):
 # --- Ports ------------------------------------------------------------------------------------
 
 
-def free_port(count=1, rng=random.Random(os.getpid())):
+def free_port(count=1, rng=random.Random(os.getpid()), given=set()):
     """The first of `count` consecutive ports of 127.0.0.1 that nobody uses.
 
     For servers that have to come back at the same address. Taken from below the range from which
-    the kernel picks ports for outgoing connections, or a connection might take it meanwhile.
+    the kernel picks ports for outgoing connections, or a connection might take it meanwhile. No
+    port is given twice: the first who asked may not have begun to listen.
     """
     for _ in range(200):
         first = rng.randrange(15_000, 32_000)
+        if not given.isdisjoint(range(first - 1, first + count + 1)):
+            continue
         with contextlib.ExitStack() as stack:
             try:
                 for port in range(first, first + count):
                     sock = stack.enter_context(socket.socket())
                     sock.bind(("127.0.0.1", port))
+                given.update(range(first, first + count))
                 return first
             except OSError:
                 continue
@@ -193,7 +197,7 @@ class Program:
                 self.kill()
                 raise Failure(f"{self.label} did not end within {timeout} s of SIGTERM") from None
             self.exit_codes.append(self.process.returncode)
-        return self.process.returncode
+        return self.process.returncode if self.process is not None else None
 
     def kill(self):
         """SIGKILL."""

@@ -33,6 +33,7 @@
 #include "core/routing/picker.h"
 #include "server/app.h"
 #include "server/message_pool.h"
+#include "server/outcome_batch.h"
 #include "server/pick_handler.h"
 #include "warmpath/v1/router.grpc.pb.h"
 
@@ -266,9 +267,9 @@ class OutcomeStream final
     unanswered_ = true;
     v1::OutcomeBatch* batch = request_.mutable_outcomes();
     batch->clear_outcomes();
-    for (const std::uint64_t reservation : waiting_)
-      FillOutcome(reservation, batch->add_outcomes());
-    waiting_.clear();
+    const std::size_t count = std::min<std::size_t>(waiting_.size(), kMaxOutcomesPerBatch);
+    for (std::size_t i = 0; i < count; ++i) FillOutcome(waiting_[i], batch->add_outcomes());
+    waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(count));
     StartWrite(&request_);
   }
 
@@ -277,7 +278,7 @@ class OutcomeStream final
   v1::PickStreamResponse response_;
   absl::Mutex mu_;
   v1::PickStreamRequest request_ ABSL_GUARDED_BY(mu_);
-  std::vector<std::uint64_t> waiting_ ABSL_GUARDED_BY(mu_);  // at most one for each call in flight
+  std::vector<std::uint64_t> waiting_ ABSL_GUARDED_BY(mu_);
   bool writing_ ABSL_GUARDED_BY(mu_) = false;
   bool unanswered_ ABSL_GUARDED_BY(mu_) = false;
   bool done_ ABSL_GUARDED_BY(mu_) = false;

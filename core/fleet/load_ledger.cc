@@ -16,7 +16,8 @@ namespace {
 
 // Work that one Tick may do, in reservations or chains: about 0.2 ms under the pool's mutex.
 constexpr int kTickBudget = 256;
-// Lingering chains that each open and close retires, so that a busy pool needs no long Tick.
+// Lingering chains that each close retires, more than it adds, so that a busy pool needs no long
+// Tick.
 constexpr int kLingerPerCall = 2;
 // First tokens that come within so short a time belong to one engine step.
 constexpr double kSameStepSeconds = 0.005;
@@ -392,8 +393,7 @@ class Ledger final : public LoadLedger {
 
   // Most of those that finish say nothing of their first tokens: the clock has to stand in.
   bool silent() const {
-    return options_.infer_first_tokens && finishes_ >= PoolAverages::kWarmAfter &&
-           silent_share_ > 0.5;
+    return options_.infer_first_tokens && silent_share_ > 0.5 && !averages_.Get().cold();
   }
 
   // In a silent pool, lets those go whose prefill must be over.
@@ -455,7 +455,8 @@ class Ledger final : public LoadLedger {
     }
     Detach(place, linger, now);
     if (cause == CloseCause::kFinished) {
-      const double weight = std::max(kSilentWeight, 1.0 / static_cast<double>(++finishes_));
+      const auto finishes = static_cast<double>(averages_.Get().finished + 1);
+      const double weight = std::max(kSilentWeight, 1.0 / finishes);
       silent_share_ += weight * ((r.first_token_seen ? 0.0 : 1.0) - silent_share_);
       averages_.OnFinish(output_tokens, absl::ToDoubleSeconds(now - r.picked_at));
     }
@@ -511,7 +512,6 @@ class Ledger final : public LoadLedger {
   AveragesKeeper averages_;
   std::vector<TargetBook> targets_;
   std::uint32_t target_count_ = 0;
-  std::uint64_t finishes_ = 0;
   double silent_share_ = 0;       // of finished reservations: no first token was told
   std::uint32_t busy_count_ = 0;  // targets whose pending is not empty
   StringMap<ReservationId> by_request_;

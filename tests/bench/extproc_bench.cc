@@ -36,9 +36,18 @@
 #include "server/ext_proc/answers.h"
 #include "server/ext_proc/metadata.h"
 #include "server/ext_proc/names.h"
+#include "tests/bench/paired_rounds.h"
 
 namespace warmpath {
 namespace {
+
+using bench::Die;
+using bench::MakeChannels;
+using bench::Medians;
+using bench::Round;
+using bench::RoundOf;
+using bench::RunClientProcess;
+using bench::RunRounds;
 
 using Clock = std::chrono::steady_clock;
 
@@ -60,11 +69,6 @@ struct Settings {
   std::size_t bytes = 32 << 10;
   std::size_t chunk = 16 << 10;  // what gateways make of a body that arrives over HTTP/2
 };
-
-[[noreturn]] void Die(const std::string& why) {
-  std::fprintf(stderr, "extproc_bench: %s\n", why.c_str());
-  std::exit(1);
-}
 
 // Words of letters, as text has them.
 void AppendWords(Random random, std::size_t bytes, std::string* text) {
@@ -200,11 +204,6 @@ std::unique_ptr<WorkerFeed> AddWorker(App& app, int number) {
 
 // --- The client's side
 
-struct Round {
-  double rps = 0;
-  double p99_us = 0;
-};
-
 struct Exchange {
   ProcessingRequest headers;
   std::vector<ProcessingRequest> body;
@@ -325,14 +324,8 @@ class Call final : public grpc::ClientBidiReactor<ProcessingRequest, ProcessingR
 
 class Client {
  public:
-  Client(int port, const Settings& settings) : settings_(settings) {
-    for (int i = 0; i < kChannels; ++i) {
-      grpc::ChannelArguments arguments;
-      arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-      arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-      channels_.push_back(grpc::CreateCustomChannel(absl::StrCat("127.0.0.1:", port),
-                                                    grpc::InsecureChannelCredentials(), arguments));
-    }
+  Client(int port, const Settings& settings)
+      : settings_(settings), channels_(MakeChannels(port, kChannels)) {
     for (std::size_t i = 0; i < kRequests; ++i) exchanges_.push_back(MakeExchange(i, settings));
   }
 
@@ -361,10 +354,7 @@ class Client {
     for (const Loop& loop : loops) {
       latencies.insert(latencies.end(), loop.latencies.begin(), loop.latencies.end());
     }
-    if (latencies.empty()) Die("no call succeeded");
-    const auto p99 = latencies.begin() + static_cast<std::ptrdiff_t>(latencies.size() * 99 / 100);
-    std::nth_element(latencies.begin(), p99, latencies.end());
-    return {static_cast<double>(latencies.size()) / elapsed, *p99};
+    return RoundOf(std::move(latencies), elapsed);
   }
 
  private:
@@ -387,7 +377,7 @@ class Client {
   }
 
   const Settings settings_;
-  std::vector<std::shared_ptr<grpc::Channel>> channels_;
+  const std::vector<std::shared_ptr<grpc::Channel>> channels_;
   std::vector<Exchange> exchanges_;
   bool pick_ = false;
   Clock::time_point deadline_;
@@ -395,50 +385,23 @@ class Client {
   int running_ ABSL_GUARDED_BY(mu_) = 0;
 };
 
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-// Prints "constant_rps pick_rps ratio constant_p99 pick_p99".
 int RunClient(int port, const Settings& settings) {
   Client client(port, settings);
-  client.Run(false, 0.5);
-  client.Run(true, 0.5);
-  std::vector<double> constant_rps, pick_rps, ratio, constant_p99, pick_p99;
-  for (int i = 0; i < settings.rounds; ++i) {
-    const Round constant = client.Run(false, settings.seconds);
-    const Round pick = client.Run(true, settings.seconds);
-    std::fprintf(stderr, "round %d: constant %.0f/s p99 %.0f us, pick %.0f/s p99 %.0f us\n", i + 1,
-                 constant.rps, constant.p99_us, pick.rps, pick.p99_us);
-    constant_rps.push_back(constant.rps);
-    pick_rps.push_back(pick.rps);
-    ratio.push_back(pick.rps / constant.rps);
-    constant_p99.push_back(constant.p99_us);
-    pick_p99.push_back(pick.p99_us);
-  }
-  std::printf("%f %f %f %f %f\n", Median(constant_rps), Median(pick_rps), Median(ratio),
-              Median(constant_p99), Median(pick_p99));
+  RunRounds([&](bool pick, double seconds) { return client.Run(pick, seconds); }, settings.rounds,
+            settings.seconds);
   return 0;
 }
 
-std::string RunChild(int port, const Settings& settings) {
-  const std::string command = absl::StrFormat(
-      "/proc/%d/exe --client %d --rounds %d --seconds %g --inflight %d --bytes %d --chunk %d%s",
-      getpid(), port, settings.rounds, settings.seconds, settings.inflight, settings.bytes,
-      settings.chunk, settings.buffered ? " --buffered" : "");
-  FILE* pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) Die("can not start the client");
-  char line[256] = "";
-  const bool read = std::fgets(line, sizeof(line), pipe) != nullptr;
-  if (pclose(pipe) != 0 || !read) Die("the client failed");
-  return line;
+Medians RunChild(int port, const Settings& settings) {
+  return RunClientProcess(
+      absl::StrFormat("--client %d --rounds %d --seconds %g --inflight %d --bytes %d --chunk %d%s",
+                      port, settings.rounds, settings.seconds, settings.inflight, settings.bytes,
+                      settings.chunk, settings.buffered ? " --buffered" : ""));
 }
 
 int RunServer(const Settings& settings) {
   SetMinLogLevel(LogLevel::kError);
   RouterConfig config;
-  config.fleet.heartbeat = absl::Hours(1);  // the bench's workers send none
   config.server.grpc_address = "127.0.0.1:0";
   config.server.http_address = "127.0.0.1:0";
   // The workers of this fleet never say that they are still there.
@@ -451,21 +414,18 @@ int RunServer(const Settings& settings) {
   std::vector<std::unique_ptr<WorkerFeed>> feeds;
   for (int i = 0; i < kWorkers; ++i) feeds.push_back(AddWorker(**app, i));
 
-  const std::string line = RunChild((*app)->grpc_port(), settings);
-  double constant_rps, pick_rps, ratio, constant_p99, pick_p99;
-  if (std::sscanf(line.c_str(), "%lf %lf %lf %lf %lf", &constant_rps, &pick_rps, &ratio,
-                  &constant_p99, &pick_p99) != 5) {
-    Die("the client printed nonsense");
-  }
+  const Medians medians = RunChild((*app)->grpc_port(), settings);
   if (settings.json) {
     std::printf(
         "{\"constant_rps\": %.0f, \"pick_rps\": %.0f, \"ratio\": %.3f, "
         "\"constant_p99_us\": %.0f, \"pick_p99_us\": %.0f}\n",
-        constant_rps, pick_rps, ratio, constant_p99, pick_p99);
+        medians.constant_rps, medians.pick_rps, medians.ratio, medians.constant_p99_us,
+        medians.pick_p99_us);
   } else {
     std::printf("%zu bytes, %s: constant %.0f/s p99 %.0f us; pick %.0f/s p99 %.0f us; ratio %.2f\n",
-                settings.bytes, settings.buffered ? "buffered" : "full duplex", constant_rps,
-                constant_p99, pick_rps, pick_p99, ratio);
+                settings.bytes, settings.buffered ? "buffered" : "full duplex",
+                medians.constant_rps, medians.constant_p99_us, medians.pick_rps,
+                medians.pick_p99_us, medians.ratio);
   }
   std::fflush(stdout);
   feeds.clear();

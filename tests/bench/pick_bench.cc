@@ -20,6 +20,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -35,10 +36,19 @@
 #include "server/message_pool.h"
 #include "server/outcome_batch.h"
 #include "server/pick_handler.h"
+#include "tests/bench/paired_rounds.h"
 #include "warmpath/v1/router.grpc.pb.h"
 
 namespace warmpath {
 namespace {
+
+using bench::Die;
+using bench::MakeChannels;
+using bench::Medians;
+using bench::Round;
+using bench::RoundOf;
+using bench::RunClientProcess;
+using bench::RunRounds;
 
 using Clock = std::chrono::steady_clock;
 
@@ -62,11 +72,6 @@ struct Settings {
   std::size_t blocks = 1'000'000;
   int open = 10'000;
 };
-
-[[noreturn]] void Die(const std::string& why) {
-  std::fprintf(stderr, "pick_bench: %s\n", why.c_str());
-  std::exit(1);
-}
 
 // Prompts of one family start with the same tokens, which its workers hold: about three quarters
 // of the prompt is a hit.
@@ -196,11 +201,6 @@ void FillOutcome(std::uint64_t reservation, v1::OutcomeRequest* outcome) {
   outcome->set_output_tokens(100);
 }
 
-struct Round {
-  double rps = 0;
-  double p99_us = 0;
-};
-
 // The outcomes of all picks of this client, on one stream: what gathers while a message is under
 // way leaves with the next one. Ends with Close, which waits for all answers.
 class OutcomeStream final
@@ -286,14 +286,8 @@ class OutcomeStream final
 
 class Client {
  public:
-  Client(int port, const Settings& settings) : settings_(settings) {
-    for (int i = 0; i < kChannels; ++i) {
-      grpc::ChannelArguments arguments;
-      arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-      arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-      channels_.push_back(grpc::CreateCustomChannel(absl::StrCat("127.0.0.1:", port),
-                                                    grpc::InsecureChannelCredentials(), arguments));
-    }
+  Client(int port, const Settings& settings)
+      : settings_(settings), channels_(MakeChannels(port, kChannels)) {
     for (std::uint64_t i = 0; i < kRequests; ++i) {
       requests_.push_back(MakeRequest(i, settings));
     }
@@ -328,14 +322,11 @@ class Client {
     }
     if (outcomes != nullptr) outcomes->Close();  // their answers belong to the round
     const double elapsed = std::chrono::duration<double>(Clock::now() - start).count();
-    std::vector<float> latencies;
+    std::vector<double> latencies;
     for (const auto& loop : loops) {
       latencies.insert(latencies.end(), loop->latencies.begin(), loop->latencies.end());
     }
-    if (latencies.empty()) Die("no call succeeded");
-    const auto p99 = latencies.begin() + static_cast<std::ptrdiff_t>(latencies.size() * 99 / 100);
-    std::nth_element(latencies.begin(), p99, latencies.end());
-    return {static_cast<double>(latencies.size()) / elapsed, *p99};
+    return RoundOf(std::move(latencies), elapsed);
   }
 
  private:
@@ -348,7 +339,7 @@ class Client {
     v1::OutcomeRequest outcome;
     v1::OutcomeResponse outcome_response;
     Clock::time_point sent;
-    std::vector<float> latencies;
+    std::vector<double> latencies;
   };
 
   void Start(Loop& loop) {
@@ -393,7 +384,7 @@ class Client {
   }
 
   const Settings settings_;
-  std::vector<std::shared_ptr<grpc::Channel>> channels_;
+  const std::vector<std::shared_ptr<grpc::Channel>> channels_;
   std::vector<v1::PickRequest> requests_;
   bool pick_ = false;
   Clock::time_point deadline_;
@@ -401,47 +392,21 @@ class Client {
   int running_ = 0;
 };
 
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-// Prints "empty_rps pick_rps ratio empty_p99 pick_p99".
 int RunClient(int port, const Settings& settings) {
   // Only for the benchmark's sake do the two share a machine: the callers should not take the
   // processor from the router while it holds a mutex.
   if (nice(10) == -1) Die("can not lower the client's priority");
   Client client(port, settings);
-  client.Run(false, 0.5);
-  client.Run(true, 0.5);
-  std::vector<double> empty_rps, pick_rps, ratio, empty_p99, pick_p99;
-  for (int i = 0; i < settings.rounds; ++i) {
-    const Round empty = client.Run(false, settings.seconds);
-    const Round pick = client.Run(true, settings.seconds);
-    std::fprintf(stderr, "round %d: empty %.0f/s p99 %.0f us, pick %.0f/s p99 %.0f us\n", i + 1,
-                 empty.rps, empty.p99_us, pick.rps, pick.p99_us);
-    empty_rps.push_back(empty.rps);
-    pick_rps.push_back(pick.rps);
-    ratio.push_back(pick.rps / empty.rps);
-    empty_p99.push_back(empty.p99_us);
-    pick_p99.push_back(pick.p99_us);
-  }
-  std::printf("%f %f %f %f %f\n", Median(empty_rps), Median(pick_rps), Median(ratio),
-              Median(empty_p99), Median(pick_p99));
+  RunRounds([&](bool pick, double seconds) { return client.Run(pick, seconds); }, settings.rounds,
+            settings.seconds);
   return 0;
 }
 
-std::string RunChild(int port, const Settings& settings) {
-  const std::string command = absl::StrFormat(
-      "/proc/%d/exe --client %d --rounds %d --seconds %g --inflight %d --tokens %d%s", getpid(),
-      port, settings.rounds, settings.seconds, settings.inflight, settings.tokens,
-      settings.unary_outcomes ? " --unary-outcomes" : "");
-  FILE* pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) Die("can not start the client");
-  char line[256] = "";
-  const bool read = std::fgets(line, sizeof(line), pipe) != nullptr;
-  if (pclose(pipe) != 0 || !read) Die("the client failed");
-  return line;
+Medians RunChild(int port, const Settings& settings) {
+  return RunClientProcess(
+      absl::StrFormat("--client %d --rounds %d --seconds %g --inflight %d --tokens %d%s", port,
+                      settings.rounds, settings.seconds, settings.inflight, settings.tokens,
+                      settings.unary_outcomes ? " --unary-outcomes" : ""));
 }
 
 double ThreadCpuMicros() {
@@ -493,30 +458,26 @@ int RunServer(const Settings& settings) {
 
   PrintHandlerCost(**app, settings);
   const HistogramSnapshot before = (*app)->picker().LockHold();
-  const std::string line = RunChild((*app)->grpc_port(), settings);
+  const Medians medians = RunChild((*app)->grpc_port(), settings);
   HistogramSnapshot hold = (*app)->picker().LockHold();
   for (std::size_t i = 0; i < hold.counts.size(); ++i) hold.counts[i] -= before.counts[i];
   std::fprintf(stderr, "pool mutex held: p50 %.1f us, p90 %.1f us, p98 %.1f us, p99 %.1f us\n",
                hold.Quantile(0.5) * 1e6, hold.Quantile(0.9) * 1e6, hold.Quantile(0.98) * 1e6,
                hold.Quantile(0.99) * 1e6);
 
-  double empty_rps, pick_rps, ratio, empty_p99, pick_p99;
-  if (std::sscanf(line.c_str(), "%lf %lf %lf %lf %lf", &empty_rps, &pick_rps, &ratio, &empty_p99,
-                  &pick_p99) != 5) {
-    Die("the client printed nonsense");
-  }
   const double hold_p99_us = hold.Quantile(0.99) * 1e6;
   if (settings.json) {
     std::printf(
         "{\"empty_rps\": %.0f, \"pick_rps\": %.0f, \"ratio\": %.3f, "
         "\"empty_p99_us\": %.0f, \"pick_p99_us\": %.0f, \"lock_hold_p99_us\": %.1f}\n",
-        empty_rps, pick_rps, ratio, empty_p99, pick_p99, hold_p99_us);
+        medians.constant_rps, medians.pick_rps, medians.ratio, medians.constant_p99_us,
+        medians.pick_p99_us, hold_p99_us);
   } else {
     std::printf(
         "%zu tokens, block %u: constant %.0f/s p99 %.0f us; pick and outcome %.0f/s p99 "
         "%.0f us; ratio %.2f; pool mutex held p99 %.1f us\n",
-        settings.tokens, settings.block_size, empty_rps, empty_p99, pick_rps, pick_p99, ratio,
-        hold_p99_us);
+        settings.tokens, settings.block_size, medians.constant_rps, medians.constant_p99_us,
+        medians.pick_rps, medians.pick_p99_us, medians.ratio, hold_p99_us);
   }
   std::fflush(stdout);
   feeds.clear();

@@ -32,11 +32,13 @@ class FakeRouter final : public v1::WorkerEvents::Service {
            grpc::ServerReaderWriter<v1::RouterUpdate, v1::WorkerUpdate>* io)
         : router_(router), context_(context), io_(io) {}
 
-    // The next update, applied to the model; false at the stream's end.
+    // The next update, applied to the model; false at the stream's end, and once a later stream has
+    // a session: what was still under way on this one is not for the model any more.
     bool Read() {
       v1::WorkerUpdate update;
       if (!io_->Read(&update)) return false;
       absl::MutexLock lock(&router_->mu_);
+      if (session_ != 0 && session_ != router_->sessions_) return false;
       router_->model_.Apply(update);
       last_ = update;
       return true;
@@ -45,16 +47,15 @@ class FakeRouter final : public v1::WorkerEvents::Service {
 
     // Reads Register and accepts it under a new session.
     bool Accept(std::uint32_t routing_block = 16, std::vector<std::uint32_t> snapshots = {0}) {
-      std::uint64_t session = 0;
       {
         absl::MutexLock lock(&router_->mu_);
-        session = ++router_->sessions_;
-        router_->model_.Begin(session);
+        session_ = ++router_->sessions_;
+        router_->model_.Begin(session_);
       }
       if (!Read() || !last_.has_register_()) return false;
       v1::RouterUpdate reply;
       v1::Registered* message = reply.mutable_registered();
-      message->set_session(session);
+      message->set_session(session_);
       message->set_routing_block_size(routing_block);
       message->set_hash_seed(1337);
       message->set_protocol(1);
@@ -89,6 +90,7 @@ class FakeRouter final : public v1::WorkerEvents::Service {
     grpc::ServerContext* const context_;
     grpc::ServerReaderWriter<v1::RouterUpdate, v1::WorkerUpdate>* const io_;
     v1::WorkerUpdate last_;
+    std::uint64_t session_ = 0;  // 0 until accepted
   };
   using Script = std::function<grpc::Status(Stream&)>;
 

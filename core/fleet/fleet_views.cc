@@ -55,7 +55,7 @@ std::vector<WorkerView> FleetImpl::ListWorkers(std::string_view pool) const {
   std::map<const PoolEntry*, PeerRates> peers_of;
   for (const auto& entry : EntriesNamed(pool)) {
     absl::MutexLock lock(&entry->pool->mu());
-    peers_of[entry.get()] = PeerRatesOf(entry->pool->targets());
+    peers_of[entry.get()] = entry->pool->peer_rates();
   }
   const absl::Time now = context_.clock->Now();
   std::vector<WorkerView> views;

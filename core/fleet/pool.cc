@@ -17,20 +17,6 @@ double LowerMedian(std::vector<double>& values) {
 
 }  // namespace
 
-PeerRates PeerRatesOf(std::span<const TargetState> targets) {
-  std::vector<double> rates;
-  std::vector<double> shares;
-  for (const TargetState& target : targets) {
-    const double rate = target.rate.tokens_per_s();
-    if (!target.in_use || rate == 0) continue;
-    rates.push_back(rate);
-    if (target.spec.prefill_tokens_per_s > 0) {
-      shares.push_back(rate / target.spec.prefill_tokens_per_s);
-    }
-  }
-  return {.median = LowerMedian(rates), .share_of_hint = LowerMedian(shares)};
-}
-
 Pool::Pool(PoolConfig config, std::unique_ptr<Index> index, std::uint64_t random_seed,
            std::uint32_t max_reservations, std::uint32_t number)
     : config_(std::move(config)),
@@ -51,6 +37,39 @@ void Pool::FixBlockSize(std::uint32_t tokens) {
       std::max(std::uint64_t{1} << 20, std::uint64_t{config_.index_bound_bytes} / 64);
   ledger_ = LoadLedger::Create(options);
   block_size_.store(tokens, std::memory_order_release);
+}
+
+void Pool::RefreshPeerRates() {
+  observed_ = 0;
+  std::vector<double> rates;
+  std::vector<double> shares;
+  for (const TargetState& target : targets_) {
+    const double rate = target.rate.tokens_per_s();
+    if (!target.in_use || rate == 0) continue;
+    rates.push_back(rate);
+    if (target.spec.prefill_tokens_per_s > 0) {
+      shares.push_back(rate / target.spec.prefill_tokens_per_s);
+    }
+  }
+  peer_rates_ = {.median = LowerMedian(rates), .share_of_hint = LowerMedian(shares)};
+}
+
+void Pool::ObservePrefill(TargetId target, double work, double seconds) {
+  LearnedRate& rate = targets_[target].rate;
+  const bool knew = rate.tokens_per_s() > 0;
+  rate.Observe(work, seconds);
+  if (rate.tokens_per_s() == 0) return;
+  // The first word of a target counts at once.
+  if (++observed_ * 2 >= targets_.size() || !knew) RefreshPeerRates();
+}
+
+void Pool::ForgetOutcomes(TargetId target) {
+  TargetState& state = targets_[target];
+  state.rate.Reset();
+  state.drifting = false;
+  state.shortfalls.clear();
+  state.shortfall_next = 0;
+  RefreshPeerRates();
 }
 
 TargetId Pool::AddTarget(TargetState state) {
@@ -78,6 +97,7 @@ void Pool::RemoveTarget(TargetId target, absl::Time now) {
   ledger_->RemoveTarget(target, now);
   targets_[target] = TargetState();
   free_targets_.push_back(target);
+  RefreshPeerRates();
 }
 
 }  // namespace warmpath

@@ -62,22 +62,12 @@ struct TargetState {
     if (!spec.has_events || !had_snapshot) return Freshness::kNone;
     return AllCauses().empty() ? Freshness::kExact : Freshness::kDegraded;
   }
-  // What outcomes taught is about one engine process: for a new epoch.
-  void ForgetOutcomes() {
-    rate.Reset();
-    drifting = false;
-    shortfalls.clear();
-    shortfall_next = 0;
-  }
   // May receive picks. JOINING targets may: by load, with h = 0.
   bool eligible() const {
     return in_use && !draining && engine_reachable &&
            (lifecycle == Lifecycle::kReady || lifecycle == Lifecycle::kJoining);
   }
 };
-
-// What targets in use that have learned their rates tell of the others. O(targets).
-PeerRates PeerRatesOf(std::span<const TargetState> targets);
 
 // What picks keep between them. Written by core/routing only, read at scrape.
 struct PickState {
@@ -115,6 +105,15 @@ class Pool {
   Random& random() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return random_; }
   PickState& pick_state() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return pick_state_; }
 
+  // A prefill of a target in use, as LearnedRate::Observe.
+  void ObservePrefill(TargetId target, double work, double seconds)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What outcomes taught is about one engine process: for a new epoch.
+  void ForgetOutcomes(TargetId target) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What targets in use that have learned their rates tell of all. As of half a fleet's worth of
+  // prefills ago at most, so that its O(targets) are spread over as many outcomes.
+  const PeerRates& peer_rates() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return peer_rates_; }
+
   // --- For the fleet.
   // Fixes B and creates the ledger. REQUIRES: not fixed yet, or no target in use.
   void FixBlockSize(std::uint32_t tokens) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -122,6 +121,8 @@ class Pool {
   void RemoveTarget(TargetId target, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
  private:
+  void RefreshPeerRates() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
   const PoolConfig config_;
   const std::unique_ptr<Index> index_;
   const std::uint32_t max_reservations_;
@@ -134,6 +135,8 @@ class Pool {
   std::unique_ptr<LoadLedger> ledger_ ABSL_GUARDED_BY(mu_);
   Random random_ ABSL_GUARDED_BY(mu_);
   PickState pick_state_ ABSL_GUARDED_BY(mu_);
+  PeerRates peer_rates_ ABSL_GUARDED_BY(mu_);
+  std::size_t observed_ ABSL_GUARDED_BY(mu_) = 0;  // prefills since peer_rates_ was computed
 };
 
 }  // namespace warmpath

@@ -27,10 +27,13 @@ void LearnedRate::Observe(double work, double seconds) {
 }
 
 double RateInUse(const LearnedRate& rate, double hint, const PeerRates& peers) {
-  if (rate.tokens_per_s() > 0) return rate.tokens_per_s();
-  if (hint > 0) {
-    return hint * (peers.share_of_hint > 0 ? peers.share_of_hint * kPeerTrust : kHintTrust);
+  const double own = rate.tokens_per_s();
+  const double expected = hint > 0 ? hint * peers.share_of_hint : peers.median;
+  if (own > 0) {
+    const bool alike = own < expected * kAlike && expected < own * kAlike;
+    return alike ? expected : own;
   }
+  if (hint > 0) return expected > 0 ? expected : hint * kHintTrust;
   if (peers.median > 0) return peers.median * kPeerTrust;
   return kFallbackRate;
 }

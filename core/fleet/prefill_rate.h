@@ -14,7 +14,11 @@ namespace warmpath {
 inline constexpr double kDefaultCtxHalf = 30'000;  // tokens of context that double the time
 inline constexpr double kFallbackRate = 8'000;     // tokens/s when nobody knows anything
 inline constexpr double kHintTrust = 0.8;          // of a registered hint
-inline constexpr double kPeerTrust = 0.9;          // of what the pool's other targets learned
+inline constexpr double kPeerTrust = 0.9;          // of other targets' rates, without a hint
+// A target whose own rate is within this factor of what its peers let expect has the same speed as
+// they. Samples contain some waiting for decodes, so engines of one kind differ by a few percent,
+// the busier ones looking slower; acted upon, that would break every tie the same way for minutes.
+inline constexpr double kAlike = 1.3;
 
 // Token equivalents of prefilling `prompt` tokens of which `cached` are there already.
 double PrefillWork(std::uint64_t prompt, std::uint64_t cached, double ctx_half);
@@ -49,7 +53,7 @@ class LearnedRate {
   std::array<float, kWindow> recent_{};
 };
 
-// What the targets of a pool that have learned their rates say of those that have not; 0: nothing.
+// What the targets of a pool that have learned their rates say of all of them; 0: nothing.
 struct PeerRates {
   double median = 0;  // of their rates
   // Median of their rates as shares of their hints. Hints tend to be wrong together, for they come
@@ -58,8 +62,10 @@ struct PeerRates {
   double share_of_hint = 0;
 };
 
-// rate_w in use: the learned one; else the hint, times the peers' share * 0.9, or * 0.8 when no
-// peer tells; else the peers' median * 0.9; else 8,000 tokens/s. `hint` is 0 when unknown.
+// rate_w in use. What peers let expect is hint * their share, or their median where there is no
+// hint. A learned rate within kAlike of that: what peers let expect; any other learned rate:
+// itself. None learned: hint * share, else hint * 0.8, else the peers' median * 0.9, else 8,000
+// tokens/s. `hint` is 0 when unknown. A learned rate without peers is in use as it is.
 double RateInUse(const LearnedRate& rate, double hint, const PeerRates& peers);
 
 }  // namespace warmpath

@@ -295,7 +295,7 @@ void WorkerRecord::BeginEpoch(TargetFeed& feed, Epoch epoch, absl::Time now) {
     absl::MutexLock lock(&pool().mu());
     TargetState& state = pool().targets()[feed.target];
     CopyTo(feed, state);
-    state.ForgetOutcomes();
+    pool().ForgetOutcomes(feed.target);
     state.load.reset();
     pool().ledger().ClearTarget(feed.target, CloseCause::kNewEpoch, now);
   }

@@ -126,7 +126,6 @@ absl::Status FindCandidates(Pool& pool, const Query& query, const EndpointFilter
   };
   const double max_wait_s = absl::ToDoubleSeconds(inputs.max_wait);
   bool capacity_missing = false;
-  bool rate_missing = false;
   for (TargetId target = 0; target < targets.size(); ++target) {
     const TargetState& state = targets[target];
     if (!state.in_use) continue;
@@ -168,7 +167,6 @@ absl::Status FindCandidates(Pool& pool, const Query& query, const EndpointFilter
       continue;
     }
     capacity_missing = capacity_missing || capacity == 0;
-    rate_missing = rate_missing || state.rate.tokens_per_s() == 0;
     Candidate& candidate = scratch->candidates.emplace_back();
     candidate.target = target;
     candidate.state = &state;
@@ -180,7 +178,7 @@ absl::Status FindCandidates(Pool& pool, const Query& query, const EndpointFilter
   }
   if (scratch->candidates.empty()) return NoCandidate(pool, query, inputs, sieve, retry_after);
 
-  const PeerRates peers = rate_missing ? PeerRatesOf(targets) : PeerRates{};
+  const PeerRates& peers = pool.peer_rates();
   const std::uint64_t median_capacity = capacity_missing ? MedianCapacity(targets) : 0;
   for (Candidate& candidate : scratch->candidates) {
     const TargetState& state = *candidate.state;

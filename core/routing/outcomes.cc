@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "core/fleet/prefill_rate.h"
 #include "core/routing/picker.h"
 #include "core/routing/picker_impl.h"
 
@@ -120,7 +119,9 @@ absl::Status Picker::ReportOutcome(Fleet& fleet, const Outcome& outcome) {
     switch (outcome.kind) {
       case OutcomeKind::kFirstToken: {
         const std::optional<PrefillSpan> span = ledger.FirstToken(id, now);
-        if (span.has_value()) target.rate.Observe(span->work, span->seconds);
+        if (span.has_value()) {
+          pool->ObservePrefill(reservation->target, span->work, span->seconds);
+        }
         ledger.RenewLease(id, now);
         break;
       }
@@ -132,7 +133,7 @@ absl::Status Picker::ReportOutcome(Fleet& fleet, const Outcome& outcome) {
           const double ttft_s = absl::ToDoubleSeconds(*outcome.ttft);
           // Not less the wait: that is an estimate, and too long a one would teach too high a rate.
           if (reservation->wait_s <= kLittleWait * ttft_s) {
-            target.rate.Observe(reservation->prefill_work, ttft_s);
+            pool->ObservePrefill(reservation->target, reservation->prefill_work, ttft_s);
           }
         }
         if (outcome.actual_cached_tokens.has_value()) {

@@ -55,14 +55,30 @@ TEST(RateInUseTest, LearnedThenHintThenPeersThenTheFallback) {
   LearnedRate learned;
   for (int i = 0; i < 16; ++i) learned.Observe(12'000, 1);
   const PeerRates peers{.median = 40'000, .share_of_hint = 0.25};
-  EXPECT_DOUBLE_EQ(RateInUse(learned, 50'000, peers), 12'000);
+  EXPECT_DOUBLE_EQ(RateInUse(learned, 0, peers), 12'000);
   EXPECT_DOUBLE_EQ(RateInUse(LearnedRate(), 50'000, {}), 40'000);
   // A peer whose hint was four times too high: so is this one's, most likely.
-  EXPECT_DOUBLE_EQ(RateInUse(LearnedRate(), 50'000, peers), 50'000 * 0.25 * 0.9);
+  EXPECT_DOUBLE_EQ(RateInUse(LearnedRate(), 50'000, peers), 50'000 * 0.25);
   EXPECT_DOUBLE_EQ(RateInUse(LearnedRate(), 0, peers), 36'000);
   EXPECT_DOUBLE_EQ(RateInUse(LearnedRate(), 0, {}), 8'000);
   learned.Reset();
   EXPECT_DOUBLE_EQ(RateInUse(learned, 0, {}), 8'000);
+}
+
+TEST(RateInUseTest, SmallDifferencesFromThePeersAreNone) {
+  LearnedRate learned;
+  for (int i = 0; i < 16; ++i) learned.Observe(12'000, 1);
+  // Eight tenths of the hint: as the peers.
+  EXPECT_DOUBLE_EQ(RateInUse(learned, 15'000, {.median = 1, .share_of_hint = 0.8}), 12'000);
+  EXPECT_DOUBLE_EQ(RateInUse(learned, 16'000, {.median = 1, .share_of_hint = 0.9}), 14'400);
+  EXPECT_DOUBLE_EQ(RateInUse(learned, 10'000, {.median = 1, .share_of_hint = 0.95}), 9'500);
+  // A third slower or faster than they let expect: by itself.
+  EXPECT_DOUBLE_EQ(RateInUse(learned, 16'000, {.median = 1, .share_of_hint = 1}), 12'000);
+  EXPECT_DOUBLE_EQ(RateInUse(learned, 9'000, {.median = 1, .share_of_hint = 1}), 12'000);
+  // Without a hint the peers' rates themselves are what is expected.
+  EXPECT_DOUBLE_EQ(RateInUse(learned, 0, {.median = 13'000}), 13'000);
+  EXPECT_DOUBLE_EQ(RateInUse(learned, 0, {.median = 30'000}), 12'000);
+  EXPECT_DOUBLE_EQ(RateInUse(learned, 0, {}), 12'000);
 }
 
 }  // namespace

@@ -431,9 +431,10 @@ TEST_F(PickerTest, RatesComeFromHintsThenPeersThenTheFallback) {
   const double work = 8'000 * (1 + 4.0 / 30);
   EXPECT_NEAR(prefill_of("w0"), work / 16'000, 1e-9);
   EXPECT_NEAR(prefill_of("w1"), work / 8'000, 1e-9);
-  EditTarget(0, [](TargetState& t) {
-    for (int i = 0; i < 16; ++i) t.rate.Observe(30'000, 1);
-  });
+  {
+    absl::MutexLock lock(&pool_->mu());
+    for (int i = 0; i < 16; ++i) pool_->ObservePrefill(0, 30'000, 1);
+  }
   EXPECT_NEAR(prefill_of("w0"), work / 30'000, 1e-9);
   EXPECT_NEAR(prefill_of("w1"), work / 27'000, 1e-9);
 }

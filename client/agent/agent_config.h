@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "client/agent/publisher.h"
+#include "client/agent/publish/router_channel.h"
 #include "core/base/ids.h"
 #include "core/base/log.h"
 

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/agent/agent_metrics.h"
-#include "client/agent/publisher.h"
+#include "client/agent/publish/router_channel.h"
 #include "core/base/log.h"
 #include "core/base/random.h"
 #include "core/base/status.h"

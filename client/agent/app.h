@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/agent/agent_config.h"
+#include "client/agent/engine/zmq_source.h"
 #include "client/agent/engine_worker.h"
-#include "client/agent/zmq_source.h"
 #include "core/base/clock.h"
 
 namespace warmpath {

@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/agent/agent_config.h"
-#include "client/agent/load_scraper.h"
-#include "client/agent/state_journal.h"
+#include "client/agent/engine/load_scraper.h"
+#include "client/agent/feed/state_journal.h"
 #include "core/base/ids.h"
 #include "warmpath/v1/worker_events.pb.h"
 

@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "client/agent/block_changes.h"
-#include "client/agent/engine_event.h"
-#include "client/agent/feed_cause.h"
-#include "client/agent/feed_sequencer.h"
-#include "client/agent/publisher.h"
-#include "client/agent/rank_feed.h"
-#include "client/agent/zmq_source.h"
+#include "client/agent/canonical/block_changes.h"
+#include "client/agent/canonical/feed_cause.h"
+#include "client/agent/engine/zmq_source.h"
+#include "client/agent/events/engine_event.h"
+#include "client/agent/feed/feed_sequencer.h"
+#include "client/agent/feed/rank_feed.h"
+#include "client/agent/publish/publisher.h"
 #include "core/base/ids.h"
 
 namespace warmpath {

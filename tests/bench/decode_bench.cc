@@ -11,12 +11,12 @@
 #include <benchmark/benchmark.h>
 #include <unistd.h>
 
-#include "client/agent/canonical.h"
-#include "client/agent/payload_hash.h"
-#include "client/agent/state_journal.h"
-#include "client/agent/vllm_decoder.h"
+#include "client/agent/canonical/canonical.h"
+#include "client/agent/events/vllm_decoder.h"
+#include "client/agent/feed/payload_hash.h"
+#include "client/agent/feed/state_journal.h"
 #include "core/base/random.h"
-#include "tests/client/agent/msgpack_writer.h"
+#include "tests/client/agent/events/msgpack_writer.h"
 
 namespace warmpath {
 namespace {

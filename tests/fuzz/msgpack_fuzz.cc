@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "client/agent/canonical.h"
-#include "client/agent/vllm_decoder.h"
+#include "client/agent/canonical/canonical.h"
+#include "client/agent/events/vllm_decoder.h"
 
 namespace {
 

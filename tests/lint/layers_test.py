@@ -23,6 +23,17 @@ ALLOWED = {
     "server": ["core", "proto", "server"],
     "client/lib": ["proto", "public", "client/lib"],
     "client/lib/include": ["public"],
+    "client/agent/events": ["core/base", "client/agent/events"],
+    "client/agent/canonical": [
+        "core/base", "core/hashing", "client/agent/events", "client/agent/canonical",
+    ],
+    "client/agent/feed": [
+        "core/base", "client/agent/events", "client/agent/canonical", "client/agent/feed",
+    ],
+    "client/agent/engine": ["core/base", "client/agent/engine"],
+    "client/agent/publish": [
+        "core/base", "core/hashing", "proto", "client/agent/canonical", "client/agent/publish",
+    ],
     "client/agent": ["core/base", "core/hashing", "proto", "client/agent"],
     "client/ctl": ["core/base", "proto", "public", "client/lib", "client/ctl"],
     "client/replay": ["core", "public", "client/lib", "client/replay"],
@@ -34,6 +45,11 @@ _WIRE = r"grpc|google/protobuf|.*\.pb\.h$|zmq|curl/|httplib|prometheus/|yaml-cpp
 FORBIDDEN = {
     "core": _WIRE,
     "client/lib/include": _WIRE + r"|xxh|simdjson",
+    "client/agent/events": _WIRE,
+    "client/agent/canonical": _WIRE,
+    "client/agent/feed": _WIRE,
+    "client/agent/engine": r"grpc|.*\.pb\.h$",
+    "client/agent/publish": r"zmq|curl/|httplib",
     "client/lib": r"zmq|httplib|prometheus/|yaml-cpp/",
     "server": r"zmq",
     "proto": r"zmq|curl/|httplib",

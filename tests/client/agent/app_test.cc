@@ -13,12 +13,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "client/agent/http_get.h"
+#include "client/agent/engine/http_get.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/client/agent/fake_publisher.h"
-#include "tests/client/agent/fake_router.h"
-#include "tests/client/agent/msgpack_events.h"
+#include "tests/client/agent/engine/fake_publisher.h"
+#include "tests/client/agent/events/msgpack_events.h"
+#include "tests/client/agent/publish/fake_router.h"
 #include "tests/testing/status_matchers.h"
 
 namespace warmpath {

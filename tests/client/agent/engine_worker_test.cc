@@ -15,13 +15,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "client/agent/publish/router_channel.h"
 #include "core/base/strings.h"
 #include "core/hashing/chain_hash.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/client/agent/fake_publisher.h"
-#include "tests/client/agent/fake_router.h"
-#include "tests/client/agent/msgpack_events.h"
+#include "tests/client/agent/engine/fake_publisher.h"
+#include "tests/client/agent/events/msgpack_events.h"
+#include "tests/client/agent/publish/fake_router.h"
 #include "tests/testing/status_matchers.h"
 
 namespace warmpath {

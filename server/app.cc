@@ -32,7 +32,8 @@ namespace warmpath {
 namespace {
 
 constexpr absl::Duration kFleetTick = absl::Milliseconds(20);
-constexpr absl::Duration kQuietTick = absl::Milliseconds(50);
+// One wake-up serves all that is due at a time, so that what an idle router does falls together.
+constexpr absl::Duration kQuietTick = absl::Milliseconds(100);
 constexpr absl::Duration kBusyMaintenance = absl::Milliseconds(10);
 constexpr absl::Duration kIdleMaintenance = absl::Milliseconds(100);
 constexpr std::size_t kMaintenanceBlocks = 20'000;
@@ -196,7 +197,8 @@ std::vector<Ticker::Task> App::Impl::Tasks(const Clock* clock) {
   tasks.push_back({.run = [this] {
     // With so many agents their heartbeats keep the server awake.
     const absl::Duration beats = kSelfCall * static_cast<double>(worker_streams.size());
-    if (beats < 4 * config.fleet.heartbeat) grpc_server->CallItself();
+    if (beats >= 4 * config.fleet.heartbeat) return kIdleMaintenance;
+    grpc_server->CallItself();
     return kSelfCall;
   }});
   tasks.push_back({.run = [this] {

@@ -108,19 +108,6 @@ absl::Status FromProto(const v1::NewEpoch& m, FeedUpdate* result) {
   return absl::OkStatus();
 }
 
-absl::Status FromProto(const v1::LoadReport& m, FeedUpdate* result) {
-  if (!(m.kv_usage() >= 0 && m.kv_usage() <= 1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("load.kv_usage: is ", m.kv_usage(), ": send a share of 0 to 1"));
-  }
-  *result = LoadUpdate{.rank = m.rank(),
-                       .running = m.running(),
-                       .waiting = m.waiting(),
-                       .kv_usage = m.kv_usage(),
-                       .age = absl::Milliseconds(m.age_ms())};
-  return absl::OkStatus();
-}
-
 absl::Status FromProto(const v1::Heartbeat& m, FeedUpdate* result) {
   HeartbeatUpdate update{.delta_seq = m.delta_seq(), .digests = {}};
   update.digests.reserve(static_cast<std::size_t>(m.digests_size()));
@@ -205,6 +192,19 @@ absl::StatusOr<Registration> RegistrationFromProto(const v1::Register& m) {
   return r;
 }
 
+absl::Status LoadUpdateFromProto(const v1::LoadReport& m, FeedUpdate* result) {
+  if (!(m.kv_usage() >= 0 && m.kv_usage() <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("load.kv_usage: is ", m.kv_usage(), ": send a share of 0 to 1"));
+  }
+  *result = LoadUpdate{.rank = m.rank(),
+                       .running = m.running(),
+                       .waiting = m.waiting(),
+                       .kv_usage = m.kv_usage(),
+                       .age = absl::Milliseconds(m.age_ms())};
+  return absl::OkStatus();
+}
+
 absl::Status FeedUpdateFromProto(const v1::WorkerUpdate& update, FeedUpdate* result) {
   switch (update.update_case()) {
     case v1::WorkerUpdate::kRegister:
@@ -221,7 +221,7 @@ absl::Status FeedUpdateFromProto(const v1::WorkerUpdate& update, FeedUpdate* res
     case v1::WorkerUpdate::kCleared:
       return FromProto(update.cleared(), result);
     case v1::WorkerUpdate::kLoad:
-      return FromProto(update.load(), result);
+      return LoadUpdateFromProto(update.load(), result);
     case v1::WorkerUpdate::kHeartbeat:
       return FromProto(update.heartbeat(), result);
     case v1::WorkerUpdate::kRankState:

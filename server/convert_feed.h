@@ -15,8 +15,11 @@ namespace warmpath {
 // what it must say is checked by the fleet.
 absl::StatusOr<Registration> RegistrationFromProto(const v1::Register& message);
 
-// *result borrows from `update`. INVALID_ARGUMENT names the field.
+// *result borrows from `update`. INVALID_ARGUMENT names the field. Of a heartbeat it is what is
+// said of the caches: its load reports are updates of their own, to be applied before it.
 absl::Status FeedUpdateFromProto(const v1::WorkerUpdate& update, FeedUpdate* result);
+
+absl::Status LoadUpdateFromProto(const v1::LoadReport& message, FeedUpdate* result);
 
 void RegisteredToProto(const RegisteredReply& reply, absl::Duration heartbeat,
                        v1::Registered* message);

@@ -16,7 +16,8 @@ namespace warmpath {
 class Ticker {
  public:
   struct Task {
-    // Does one round and says after how long the next one is due. Must not block for long.
+    // Does one round and says after how long the next one is due; what is meant is the next whole
+    // multiple of that, so that tasks share wake-ups. Must not block for long.
     std::function<absl::Duration()> run;
     absl::Time due = absl::InfinitePast();
   };

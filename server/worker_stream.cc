@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/base/log.h"
+#include "core/base/status.h"
 #include "server/convert_feed.h"
 
 namespace warmpath {
@@ -49,14 +50,22 @@ absl::Status WorkerStream::OnMessage(v1::WorkerUpdate& update) {
     }
     return status;
   }
-  FeedUpdate converted;
-  absl::Status status = FeedUpdateFromProto(update, &converted);
-  if (status.ok()) status = feed_->OnUpdate(update.session(), converted);
+  const absl::Status status = Apply(update);
   if (!status.ok()) {
     Log(LogLevel::kWarn, "worker stream ended by an error",
         {{"worker", worker_id_}, {"agent", peer_}, {"why", status}});
   }
   return status;
+}
+
+absl::Status WorkerStream::Apply(const v1::WorkerUpdate& update) {
+  FeedUpdate converted;
+  for (const v1::LoadReport& load : update.heartbeat().loads()) {
+    WARMPATH_RETURN_IF_ERROR(LoadUpdateFromProto(load, &converted));
+    WARMPATH_RETURN_IF_ERROR(feed_->OnUpdate(update.session(), converted));
+  }
+  WARMPATH_RETURN_IF_ERROR(FeedUpdateFromProto(update, &converted));
+  return feed_->OnUpdate(update.session(), converted);
 }
 
 absl::Status WorkerStream::Register(const v1::Register& message) {

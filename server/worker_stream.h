@@ -32,6 +32,7 @@ class WorkerStream final : public BidiReactor<v1::WorkerUpdate, v1::RouterUpdate
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu());
   void OnEnd() override;
 
+  absl::Status Apply(const v1::WorkerUpdate& update);
   absl::Status Register(const v1::Register& message);
   void Queue(FeedReply reply) ABSL_LOCKS_EXCLUDED(mu());
 

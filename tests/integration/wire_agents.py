@@ -131,14 +131,17 @@ class Fleet:
                     self.errors.append(answer)
 
         reader = asyncio.create_task(read())
-        digest = {"tier": 1, "count": len(hashes), "xor": xor, "engine_seq": 1,
-                  "engine_seq_valid": True}  # fmt: skip
+        digests = [
+            {"tier": tier, "count": len(hashes) if tier == 1 else 0, "xor": xor if tier == 1 else 0,
+             "engine_seq": 1, "engine_seq_valid": True}
+            for tier in range(1, 5)
+        ]  # fmt: skip
         try:
             while True:
                 await asyncio.sleep(registered.heartbeat_ms / 1000 * rng.uniform(0.8, 1.2))
-                await stream.write(self._update(session=session, load={"age_ms": 1}))
                 await stream.write(self._update(
-                    session=session, heartbeat={"digests": [digest], "delta_seq": 3}))
+                    session=session,
+                    heartbeat={"digests": digests, "delta_seq": 3, "loads": [{"age_ms": 1}]}))
                 self.heartbeats += 1
         finally:
             reader.cancel()

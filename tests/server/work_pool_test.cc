@@ -53,6 +53,30 @@ TEST(TickerTest, RunsEachTaskWhenItIsDue) {
   EXPECT_EQ(slow, 2);
 }
 
+TEST(TickerTest, TasksOfEqualIntervalsShareTheirWakeUps) {
+  testing::FakeClock clock;
+  int rounds[3] = {0, 0, 0};
+  bool quick = true;
+  Ticker ticker(&clock, {{.run = [&] { return ++rounds[0], absl::Milliseconds(100); }},
+                         // Out of step with the first for a while.
+                         {.run = [&] { return ++rounds[1], absl::Milliseconds(quick ? 30 : 100); }},
+                         {.run = [&] { return ++rounds[2], absl::Milliseconds(200); }}});
+  while (rounds[1] < 5) clock.Advance(ticker.RunDue() - clock.Now() + absl::Microseconds(70));
+  quick = false;
+  clock.Advance(absl::Milliseconds(250));
+  ticker.RunDue();
+  const int before[3] = {rounds[0], rounds[1], rounds[2]};
+  int wake_ups = 0;
+  for (const absl::Time end = clock.Now() + absl::Seconds(10); clock.Now() < end; ++wake_ups) {
+    // Threads wake somewhat late.
+    clock.Advance(ticker.RunDue() - clock.Now() + absl::Microseconds(70));
+  }
+  EXPECT_NEAR(wake_ups, 100, 2);
+  EXPECT_NEAR(rounds[0] - before[0], 100, 2);
+  EXPECT_NEAR(rounds[1] - before[1], 100, 2);
+  EXPECT_NEAR(rounds[2] - before[2], 50, 2);
+}
+
 TEST(TickerTest, StopsWithoutWaitingForTheNextRound) {
   absl::Notification ran;
   Ticker ticker(&SystemClock(), {{.run = [&] {

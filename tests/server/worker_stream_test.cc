@@ -78,6 +78,27 @@ TEST_F(WorkerStreamTest, RegistersAndHandsUpdatesOn) {
   EXPECT_EQ(fleet_.closed, 1);
 }
 
+TEST_F(WorkerStreamTest, AHeartbeatsLoadReportsAreAppliedBeforeIt) {
+  Register();
+  v1::WorkerUpdate update;
+  update.set_session(7);
+  update.mutable_heartbeat()->set_delta_seq(3);
+  update.mutable_heartbeat()->add_loads()->set_running(2);
+  update.mutable_heartbeat()->add_loads()->set_rank(1);
+  stream_.Deliver(update);
+  const auto index = [](const FeedUpdate& of) { return of.index(); };
+  EXPECT_THAT(fleet_.updates,
+              ElementsAre(Pair(7u, index(LoadUpdate())), Pair(7u, index(LoadUpdate())),
+                          Pair(7u, index(HeartbeatUpdate()))));
+
+  update.mutable_heartbeat()->mutable_loads(1)->set_kv_usage(1.5);
+  stream_.Deliver(update);
+  ASSERT_TRUE(stream_.finished());
+  EXPECT_EQ(stream_.status().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(stream_.status().error_message(), HasSubstr("load.kv_usage"));
+  stream_.RunToEnd();
+}
+
 TEST_F(WorkerStreamTest, TheFirstUpdateMustBeRegister) {
   stream_.Deliver(Delta(0, 1));
   ASSERT_TRUE(stream_.finished());

@@ -134,7 +134,7 @@ void RouterSession::OnStreamStart(absl::Time now) {
   for (auto& [rank, state] : ranks_) {
     state.seq_sent.reset();
     state.load_sent.reset();
-    state.load_due = true;
+    state.load_sent_at = absl::InfinitePast();
     state.verdict_sent = RankVerdict();
     state.verdict_due = true;
   }
@@ -403,7 +403,8 @@ bool RouterSession::NextHeartbeat(absl::Time now, v1::WorkerUpdate* out) {
   v1::Heartbeat* message = out->mutable_heartbeat();
   message->set_delta_seq(delta_seq_);
   for (auto& [rank, state] : ranks_) {
-    state.load_due = true;
+    // In the same message: two would wake the router twice.
+    if (state.load) WriteLoad(rank, state, now, message->add_loads());
     if (state.verdict && *state.verdict != state.verdict_sent) state.verdict_due = true;
     // Between Begin and End, and with parts of the difference still here, the two sides are not
     // meant to agree.
@@ -432,24 +433,24 @@ bool RouterSession::IsLoadChanged(const RankState& state) {
          std::abs(state.load->kv_usage - state.load_sent->kv_usage) >= 0.01;
 }
 
+void RouterSession::WriteLoad(Rank rank, RankState& state, absl::Time now,
+                              v1::LoadReport* message) {
+  message->set_rank(rank);
+  message->set_running(state.load->running);
+  message->set_waiting(state.load->waiting);
+  message->set_kv_usage(state.load->kv_usage);
+  const std::int64_t age = absl::ToInt64Milliseconds(now - state.load->asked);
+  message->set_age_ms(static_cast<std::uint32_t>(std::clamp<std::int64_t>(age, 0, 3600000)));
+  state.load_sent = state.load;
+  state.load_sent_at = now;
+  ++counts_.loads;
+}
+
 bool RouterSession::NextLoad(absl::Time now, v1::WorkerUpdate* out) {
   for (auto& [rank, state] : ranks_) {
     if (!state.load) continue;
-    if (!state.load_due &&
-        (!IsLoadChanged(state) || now - state.load_sent_at < options_.load_interval)) {
-      continue;
-    }
-    v1::LoadReport* message = out->mutable_load();
-    message->set_rank(rank);
-    message->set_running(state.load->running);
-    message->set_waiting(state.load->waiting);
-    message->set_kv_usage(state.load->kv_usage);
-    const std::int64_t age = absl::ToInt64Milliseconds(now - state.load->asked);
-    message->set_age_ms(static_cast<std::uint32_t>(std::clamp<std::int64_t>(age, 0, 3600000)));
-    state.load_sent = state.load;
-    state.load_sent_at = now;
-    state.load_due = false;
-    ++counts_.loads;
+    if (!IsLoadChanged(state) || now - state.load_sent_at < options_.load_interval) continue;
+    WriteLoad(rank, state, now, out->mutable_load());
     return true;
   }
   return false;

@@ -148,7 +148,6 @@ class RouterSession {
 
     std::optional<RankLoad> load;
     std::optional<RankLoad> load_sent;
-    bool load_due = false;
     absl::Time load_sent_at = absl::InfinitePast();
 
     std::optional<RankVerdict> verdict;
@@ -187,6 +186,7 @@ class RouterSession {
   void WriteVerdict(Rank rank, RankState& state, v1::WorkerUpdate* out);
   bool NextHeartbeat(absl::Time now, v1::WorkerUpdate* out);
   static bool IsLoadChanged(const RankState& state);
+  void WriteLoad(Rank rank, RankState& state, absl::Time now, v1::LoadReport* message);
   bool NextLoad(absl::Time now, v1::WorkerUpdate* out);
   bool NextCache(absl::Time now, v1::WorkerUpdate* out);
   bool NextQueued(absl::Time now, v1::WorkerUpdate* out);

@@ -114,11 +114,11 @@ class RouterModel {
         ++heartbeats;
         if (update.heartbeat().delta_seq() != delta_seq_) Breach("heartbeat's delta_seq");
         for (const auto& digest : update.heartbeat().digests()) Audit(digest);
+        for (const auto& load : update.heartbeat().loads()) Load(load);
         break;
       }
       case v1::WorkerUpdate::kLoad:
-        ranks[update.load().rank()].load = update.load();
-        ++ranks[update.load().rank()].loads;
+        Load(update.load());
         break;
       case v1::WorkerUpdate::kRankState: {
         Rank& rank = ranks[update.rank_state().rank()];
@@ -151,6 +151,10 @@ class RouterModel {
  private:
   void Breach(std::string what) {
     breaches.push_back(absl::StrCat(what, " at delta_seq ", delta_seq_));
+  }
+  void Load(const v1::LoadReport& load) {
+    ranks[load.rank()].load = load;
+    ++ranks[load.rank()].loads;
   }
   void Bound(int hashes) {
     if (hashes > 4096) Breach("more than 4,096 hashes");

@@ -286,6 +286,16 @@ TEST_F(RouterSessionTest, LoadIsSentOnChangeAndWithHeartbeats) {
   now_ += absl::Seconds(3);
   Write();
   EXPECT_EQ(model_.ranks[0].loads, 4) << "with the heartbeat";
+  EXPECT_EQ(model_.ranks[0].load->age_ms(), 3001U);
+
+  // In one message: each wakes the router up.
+  now_ += absl::Seconds(3);
+  v1::WorkerUpdate update;
+  ASSERT_TRUE(session_.Next(now_, &update));
+  ASSERT_TRUE(update.has_heartbeat());
+  ASSERT_EQ(update.heartbeat().loads_size(), 1);
+  EXPECT_EQ(update.heartbeat().loads(0).running(), 3U);
+  EXPECT_FALSE(session_.Next(now_, &update));
 }
 
 TEST_F(RouterSessionTest, BadNewsOvertakesChangesGoodNewsFollowsThem) {

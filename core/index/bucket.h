@@ -25,6 +25,8 @@ inline constexpr SetId kEmptySet = 0;
 //   take:   version + 1; hash = H; set = S     holding this bucket's lock
 //   change: set = S'                           holding the lock of H's home bucket
 //   free:   set = 0                            holding the lock of H's home bucket
+//   move:   take in the home bucket; its version + 1; free where it was
+//                                              holding the lock of H's home bucket
 //
 // All stores release, all loads acquire. A reader loads version, set, hash, version in this order
 // and goes by the pair if the versions agree. Why that is sound: say the set was read in one
@@ -36,6 +38,11 @@ inline constexpr SetId kEmptySet = 0;
 //
 // Readers thus repeat only when a writer has completed something, and no store that they could
 // see half of exists: a writer that is descheduled holding the lock delays writers alone.
+//
+// A move brings an entry back to its home bucket when there is room again. A reader that found
+// nothing in the home bucket and nothing where the entry had been has acquired the free, and so
+// sees the second version of the move when it looks at the home bucket's version again; had it
+// begun with that version, it would have seen the taken entry. It begins anew if they differ.
 //
 // The version has 18 bits. To be fooled, a reader would have to sleep between two of its four
 // loads while exactly a multiple of 262,144 entries of that one bucket are taken.
@@ -74,12 +81,19 @@ struct alignas(64) Bucket {
       const SetId id = set[i].load(std::memory_order_acquire);
       const ChainHash key = hash[i].load(std::memory_order_acquire);
       const std::uint32_t after = control.load(std::memory_order_relaxed);
-      if (((before ^ after) & kVersionMask) == 0) return {key, id};
+      if (SameVersion(before, after)) return {key, id};
     }
   }
 
-  // Bit i is set if entry i names `key`; a free entry may as well. Written out, so that it has no
-  // branches: which entry it is cannot be predicted.
+  // The first entry that names `key`, kEntries if there is none. A free entry may name it, too.
+  // Written out, so that it has no branches: which entry it is cannot be predicted.
+  int FirstNaming(ChainHash key) const {
+    const auto prefer = [&](int i, int other) {
+      return hash[i].load(std::memory_order_relaxed) == key ? i : other;
+    };
+    return Opaque(prefer(0, prefer(1, prefer(2, prefer(3, prefer(4, kEntries))))));
+  }
+  // Bit i is set if entry i names `key`.
   std::uint32_t Naming(ChainHash key) const {
     const auto bit = [&](int i) {
       return static_cast<std::uint32_t>(hash[i].load(std::memory_order_relaxed) == key) << i;
@@ -87,8 +101,22 @@ struct alignas(64) Bucket {
     return bit(0) | bit(1) | bit(2) | bit(3) | bit(4);
   }
 
-  // The set of `key` in this bucket, or kEmptySet.
-  SetId Find(ChainHash key) const {
+  // The set of `key` in this bucket, or kEmptySet. `control_word` was loaded before.
+  SetId Find(std::uint32_t control_word, ChainHash key) const {
+    const int i = FirstNaming(key);
+    if (i == kEntries) return kEmptySet;
+    // As Read does it, once.
+    const SetId id = set[i].load(std::memory_order_acquire);
+    const ChainHash there = hash[i].load(std::memory_order_acquire);
+    if (id != kEmptySet && there == key &&
+        SameVersion(control_word, control.load(std::memory_order_relaxed))) {
+      return id;
+    }
+    return FindSlowly(key);
+  }
+  SetId Find(ChainHash key) const { return Find(Control(), key); }
+  // When the first entry was free, or something changed meanwhile.
+  SetId FindSlowly(ChainHash key) const {
     for (std::uint32_t bits = Naming(key); bits != 0; bits &= bits - 1) {
       const Entry entry = Read(std::countr_zero(bits));
       if (entry.hash == key && entry.set != kEmptySet) return entry.set;
@@ -99,23 +127,25 @@ struct alignas(64) Bucket {
   // For a writer that holds the lock of `key`'s home bucket: nobody else can then give an entry to
   // `key` or free it, so its set read first and its hash after it need no version.
   int Locate(ChainHash key) const {
+    const int i = FirstNaming(key);
+    if (i == kEntries) return -1;
+    if (Holds(i, key)) return i;
     for (std::uint32_t bits = Naming(key); bits != 0; bits &= bits - 1) {
-      const int i = std::countr_zero(bits);
-      if (set[i].load(std::memory_order_acquire) != kEmptySet &&
-          hash[i].load(std::memory_order_acquire) == key) {
-        return i;
-      }
+      if (Holds(std::countr_zero(bits), key)) return std::countr_zero(bits);
     }
     return -1;
   }
+  bool Holds(int i, ChainHash key) const {
+    return set[i].load(std::memory_order_acquire) != kEmptySet &&
+           hash[i].load(std::memory_order_acquire) == key;
+  }
 
-  // REQUIRES: locked. -1 when full.
+  // REQUIRES: locked (else it is only a hint). -1 when full.
   int FreeEntry() const {
-    const auto bit = [&](int i) {
-      return static_cast<std::uint32_t>(set[i].load(std::memory_order_acquire) == kEmptySet) << i;
+    const auto prefer = [&](int i, int other) {
+      return set[i].load(std::memory_order_acquire) == kEmptySet ? i : other;
     };
-    const std::uint32_t bits = bit(0) | bit(1) | bit(2) | bit(3) | bit(4);
-    return bits == 0 ? -1 : std::countr_zero(bits);
+    return Opaque(prefer(0, prefer(1, prefer(2, prefer(3, prefer(4, -1))))));
   }
 
   // REQUIRES: locked, and entry i free.
@@ -124,6 +154,12 @@ struct alignas(64) Bucket {
     control.store((word & ~kVersionMask) | ((word + 1) & kVersionMask), std::memory_order_release);
     hash[i].store(key, std::memory_order_release);
     set[i].store(id, std::memory_order_release);
+  }
+
+  // REQUIRES: locked. Between taking an entry that lies later and freeing it there.
+  void EndMove() {
+    const std::uint32_t word = control.load(std::memory_order_relaxed);
+    control.store((word & ~kVersionMask) | ((word + 1) & kVersionMask), std::memory_order_release);
   }
 
   bool TryLock() {
@@ -136,12 +172,18 @@ struct alignas(64) Bucket {
   void Unlock() {
     control.store(control.load(std::memory_order_relaxed) & ~kLocked, std::memory_order_release);
   }
-  int Reach() const {
-    return static_cast<int>((control.load(std::memory_order_acquire) & kReachMask) >> kReachShift);
+  std::uint32_t Control() const { return control.load(std::memory_order_acquire); }
+  int Reach() const { return Reach(Control()); }
+  static int Reach(std::uint32_t control_word) {
+    return static_cast<int>((control_word & kReachMask) >> kReachShift);
   }
   // Whether an entry of `key`, whose home this is, may lie in a later bucket.
-  bool MayLieLater(ChainHash key) const {
-    return (control.load(std::memory_order_acquire) & FilterBit(key)) != 0;
+  bool MayLieLater(ChainHash key) const { return MayLieLater(Control(), key); }
+  static bool MayLieLater(std::uint32_t control_word, ChainHash key) {
+    return (control_word & FilterBit(key)) != 0;
+  }
+  static bool SameVersion(std::uint32_t control_word, std::uint32_t other) {
+    return ((control_word ^ other) & kVersionMask) == 0;
   }
   // REQUIRES: locked, or not shared yet. To be called before the later entry is taken.
   void AddLater(ChainHash key, int distance) {
@@ -159,6 +201,14 @@ struct alignas(64) Bucket {
   }
 
  private:
+  // Nothing is known of the number: else g++ does not select it, but each of the addresses and
+  // offsets that callers make of it, which costs a lookup a third of its time.
+  static int Opaque(int number) {
+#if defined(__GNUC__)
+    asm("" : "+r"(number));
+#endif
+    return number;
+  }
   static std::uint32_t FilterBit(ChainHash key) { return 1u << (kFilterShift + key % 8); }
 };
 static_assert(sizeof(Bucket) == 64);

@@ -70,13 +70,20 @@ bool BucketTable::InsertLater(Bucket* home, ChainHash hash, SetId id) {
   return false;
 }
 
-SetId BucketTable::FindLater(const Bucket* home, ChainHash hash) {
-  const int reach = home->Reach();
-  for (int i = 1; i <= reach; ++i) {
-    const SetId id = home[i].Find(hash);
-    if (id != kEmptySet) return id;
+SetId BucketTable::FindLater(const Bucket* home, std::uint32_t control, ChainHash hash) {
+  for (;;) {
+    const int reach = Bucket::Reach(control);
+    for (int i = 1; i <= reach; ++i) {
+      const SetId id = home[i].Find(hash);
+      if (id != kEmptySet) return id;
+    }
+    // Unless it was moved home behind our back, it is nowhere.
+    const std::uint32_t now = home->Control();
+    if (Bucket::SameVersion(control, now)) return kEmptySet;
+    control = now;
+    const SetId id = home->Find(control, hash);
+    if (id != kEmptySet || !Bucket::MayLieLater(control, hash)) return id;
   }
-  return kEmptySet;
 }
 
 int BucketTable::LocateLater(ChainHash hash, Bucket** bucket) {
@@ -88,6 +95,21 @@ int BucketTable::LocateLater(ChainHash hash, Bucket** bucket) {
     return slot;
   }
   return -1;
+}
+
+void BucketTable::MoveBack(const Place& place, int slot) const {
+  Bucket* const home = place.home;
+  // The farthest: there is one, and it is the dearest to find.
+  Bucket* const from = home + home->Reach();
+  for (int i = 0; i < Bucket::kEntries; ++i) {
+    const Bucket::Entry entry = from->Read(i);
+    if (entry.set == kEmptySet || Home(place.entry, Mix(entry.hash)) != home) continue;
+    home->Take(slot, entry.hash, entry.set);
+    home->EndMove();
+    from->set[i].store(kEmptySet, std::memory_order_release);
+    UpdateReach(place, from);
+    return;
+  }
 }
 
 void BucketTable::UpdateReach(const Place& place, Bucket* bucket) const {
@@ -133,6 +155,7 @@ BucketTable::Directory* BucketTable::NewDirectory(int depth, MemoryUse use) {
   if (memory == nullptr) return nullptr;
   auto* const directory = new (memory) Directory;
   directory->depth = depth;
+  directory->shift = 63 - depth;
   directory->pages = pages;
   return directory;
 }

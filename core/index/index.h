@@ -140,7 +140,7 @@ class Index {
   // The gpu_depth part of Match, by segments; the same bounds on its truth.
   virtual void MatchGpu(std::span<const ChainHash> chain, MatchSegments* result) const = 0;
 
-  // As Match, but looks at every block: never over-credits. 5 to 30 times slower.
+  // As Match, but looks at every block: never over-credits.
   virtual void MatchExact(std::span<const ChainHash> chain, MatchResult* result) const = 0;
 
   // Exact: the length of the run chain[from], chain[from + 1], ... that the slot holds in the GPU
@@ -169,6 +169,8 @@ struct IndexOptions {
   std::uint64_t bound_bytes = 0;
   // Decides where blocks lie in memory. A random one keeps agents from crowding them on purpose.
   std::uint64_t seed = 0x8E5B0A1CF3D97246;
+  // So many leading blocks of a chain are looked at one by one, the rest is searched. > 0.
+  std::uint32_t exact_blocks = 1024;
 };
 
 // The index that the router runs.

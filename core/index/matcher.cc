@@ -32,10 +32,52 @@ void ForEachSlot(const std::uint64_t* mask, std::size_t words, Visit visit) {
 
 Matcher::Walk::Walk(const BucketTable& table, std::span<const ChainHash> chain, std::size_t from,
                     std::size_t end)
-    : table_(table), chain_(chain), position_(from), end_(end) {
-  for (std::size_t i = from; i < std::min(end, from + kAhead); ++i) {
-    places_[i % kAhead] = table.PlaceToRead(chain[i]);
+    : table_(table),
+      chain_(chain.data() + from),
+      left_(end - from),
+      asked_(std::min(left_, kFirstBatch)) {
+  for (std::size_t i = 0; i < asked_; ++i) homes_[i] = table.PlaceToRead(chain_[i]).home;
+}
+
+void Matcher::Walk::Fill() {
+  const std::size_t count = asked_;
+  const Bucket* const* const homes = homes_.data() + half_;
+  half_ = kBatch - half_;
+  const Bucket** const next_homes = homes_.data() + half_;
+  const std::size_t next_count = std::min(left_ - count, batch_);
+  std::array<std::uint32_t, kBatch> controls;
+  std::array<std::uint8_t, kBatch> later;  // positions to be looked for after the home bucket
+  std::size_t laters = 0;
+  const auto look = [&](std::size_t i) {
+    const Bucket& home = *homes[i];
+    controls[i] = home.Control();
+    ids_[i] = home.Find(controls[i], chain_[i]);
+    if (ids_[i] == kEmptySet && Bucket::MayLieLater(controls[i], chain_[i])) {
+      BucketTable::PrefetchLater(&home, controls[i]);
+      later[laters++] = static_cast<std::uint8_t>(i);
+    }
+  };
+  const auto ask = [&](std::size_t i) {
+    next_homes[i] = table_.PlaceToRead(chain_[count + i]).home;
+  };
+  const std::size_t both = std::min(count, next_count);
+  std::size_t i = 0;
+  for (; i < both; ++i) {
+    ask(i);
+    look(i);
   }
+  for (std::size_t k = i; k < next_count; ++k) ask(k);
+  for (; i < count; ++i) look(i);
+  for (std::size_t k = 0; k < laters; ++k) {
+    i = later[k];
+    ids_[i] = BucketTable::FindLater(homes[i], controls[i], chain_[i]);
+  }
+  chain_ += count;
+  left_ -= count;
+  asked_ = next_count;
+  batch_ = kBatch;
+  next_ = 0;
+  ready_ = count;
 }
 
 bool Matcher::Covers(SetId id, const std::uint64_t* mask, std::uint64_t* scratch) {
@@ -68,11 +110,11 @@ bool Matcher::Lose(std::size_t position, SetId id, MatchSegments* result) const 
   return AnyBit(held, words_);
 }
 
-bool Matcher::Gpu(MatchSegments* result) {
+bool Matcher::Gpu(std::size_t exact, MatchSegments* result) {
   const std::size_t n = chain_.size();
   result->segments.clear();
   result->words_per_segment = words_;
-  result->exact_to = std::min(n, kExactBlocks);
+  result->exact_to = std::min(n, exact);
   // The running mask and a scratch one, then those of the segments.
   result->words.resize(2 * words_);
   if (n == 0 || words_ == 0) return true;

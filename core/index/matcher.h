@@ -2,9 +2,10 @@
 //
 // The first blocks of a chain are looked at one by one, which is cheap because their cache lines
 // are fetched ahead and because entries with the same set id have the same members: nothing else
-// is compared. What lies beyond kExactBlocks is searched: while the running intersection of sets
-// loses nothing the matcher gallops on, and where something is lost it bisects to the place. A
-// handful of further cache misses answers for a chain of any length.
+// is compared. It costs no more than the verification of a winner, which touches the same cache
+// lines, and makes that unnecessary. What lies beyond the exact blocks is searched: while the
+// running intersection of sets loses nothing the matcher gallops on, and where something is lost it
+// bisects to the place. A handful of further cache misses answers for a chain of any length.
 //
 // A position that was jumped over is taken to hold what its neighbours hold. Content that was
 // evicted from the tail, as engines do, makes this exact; a slot with a hole in the middle may be
@@ -29,17 +30,13 @@ namespace warmpath::index_internal {
 // One lookup. REQUIRES: the thread holds a pin for as long as it lives.
 class Matcher {
  public:
-  // Up to here a search would not touch fewer cache lines than the verification of its winner
-  // does, so that looking at all is the cheaper of two ways to the same certainty.
-  static constexpr std::size_t kExactBlocks = 128;
-
   Matcher(const BucketTable& table, const SetTable& sets, const SlotMap& slots,
           std::span<const ChainHash> chain)
       : table_(table), sets_(sets), slots_(slots), chain_(chain), words_(slots.words()) {}
 
-  // Fills `result`. False when it met a member of another tier than the GPU: the segments are
-  // right, but do not tell all that Match must.
-  bool Gpu(MatchSegments* result);
+  // Fills `result`. Looks at each of the first `exact` blocks, > 0. False when it met a member of
+  // another tier than the GPU: the segments are right, but do not tell all that Match must.
+  bool Gpu(std::size_t exact, MatchSegments* result);
 
   // Fills `result` with all tiers. Looks at each of the first `exact` blocks.
   void AllTiers(std::size_t exact, MatchResult* result);
@@ -47,29 +44,36 @@ class Matcher {
   std::size_t VerifiedGpuDepth(Slot slot, std::size_t from, std::size_t limit) const;
 
  private:
-  // Reads positions [from, end) one after another, fetching ahead.
+  // Reads positions [from, end) one after another. Inside it works in batches: while one is looked
+  // into, the home buckets of the next are asked for, so that cache misses overlap.
   class Walk {
    public:
     Walk(const BucketTable& table, std::span<const ChainHash> chain, std::size_t from,
          std::size_t end);
+    // REQUIRES: fewer than end - from calls so far.
     SetId Next() {
-      const ChainHash hash = chain_[position_];
-      BucketTable::Place& place = places_[position_ % kAhead];
-      const BucketTable::Place here = place;
-      if (position_ + kAhead < end_) place = table_.PlaceToRead(chain_[position_ + kAhead]);
-      ++position_;
-      return table_.FindAt(here, hash);
+      if (next_ == ready_) Fill();
+      return ids_[next_++];
     }
 
    private:
-    // Far enough to hide a cache miss behind the probes between.
-    static constexpr std::size_t kAhead = 16;
+    // As many cache misses as a core can have under way. The first batches are smaller: many chains
+    // end early, and what was asked for beyond their end is wasted.
+    static constexpr std::size_t kBatch = 16;
+    static constexpr std::size_t kFirstBatch = 8;
+
+    void Fill();
 
     const BucketTable& table_;
-    const std::span<const ChainHash> chain_;
-    std::size_t position_;
-    const std::size_t end_;
-    std::array<BucketTable::Place, kAhead> places_;
+    const ChainHash* chain_;  // not yet looked at from here on
+    std::size_t left_;        // so many
+    std::size_t asked_;       // so many of them were asked for: the next batch
+    std::size_t batch_ = kFirstBatch;
+    std::size_t next_ = 0;
+    std::size_t ready_ = 0;
+    std::array<const Bucket*, 2 * kBatch> homes_;  // of two batches, in turns
+    std::size_t half_ = 0;                         // the one that was asked for
+    std::array<SetId, kBatch> ids_;
   };
 
   SetId At(std::size_t position) const { return table_.Find(chain_[position]); }

@@ -32,12 +32,15 @@ constexpr std::size_t kPageReserveBytes = std::size_t{1} << 38;
 constexpr std::size_t kBlocksPerPin = 512;
 
 // Buckets asked for ahead of their turn: enough to cover a miss to memory at full speed.
-constexpr std::size_t kPrefetchAhead = 8;
+constexpr std::size_t kPrefetchAhead = 16;
+// And then looked at, so that other buckets that the step will touch are on their way, too.
+constexpr std::size_t kLookAhead = 6;
 
 }  // namespace
 
 PrefixIndex::PrefixIndex(const IndexOptions& options)
-    : account_(options.bound_bytes),
+    : exact_blocks_(std::max(options.exact_blocks, 1u)),
+      account_(options.bound_bytes),
       pages_(kPageReserveBytes, &account_),
       sets_(&pages_, &account_),
       table_(options.seed, &pages_, &epochs_),
@@ -161,6 +164,9 @@ std::size_t PrefixIndex::ApplySome(Writer* writer, Slot slot, Tier tier,
     if (done + kPrefetchAhead < hashes.size()) {
       next = table_.PlaceToWrite(hashes[done + kPrefetchAhead]);
     }
+    if (done + kLookAhead < hashes.size()) {
+      BucketTable::PrefetchMore(places[(done + kLookAhead) % kPrefetchAhead]);
+    }
     const BucketTable::Update update = table_.Apply(place, hash, kUse, step);
     if (update.outcome == BucketTable::Outcome::kUnchanged) {
       ++batch->unchanged;
@@ -212,14 +218,14 @@ void PrefixIndex::CollectNow() {
 
 void PrefixIndex::MatchGpu(std::span<const ChainHash> chain, MatchSegments* result) const {
   EpochDomain::Pin pin(&epochs_);
-  Matcher(table_, sets_, slots_, chain).Gpu(result);
+  Matcher(table_, sets_, slots_, chain).Gpu(exact_blocks_, result);
 }
 
 void PrefixIndex::Match(std::span<const ChainHash> chain, MatchResult* result) const {
   EpochDomain::Pin pin(&epochs_);
   Matcher matcher(table_, sets_, slots_, chain);
-  if (!matcher.Gpu(&result->segments)) {
-    matcher.AllTiers(Matcher::kExactBlocks, result);
+  if (!matcher.Gpu(exact_blocks_, &result->segments)) {
+    matcher.AllTiers(exact_blocks_, result);
     return;
   }
   result->slots.clear();
@@ -243,6 +249,7 @@ void PrefixIndex::MatchExact(std::span<const ChainHash> chain, MatchResult* resu
 
 std::size_t PrefixIndex::VerifiedGpuDepth(Slot slot, std::span<const ChainHash> chain,
                                           std::size_t from, std::size_t limit) const {
+  if (from >= limit) return from;  // the match was exact that far
   EpochDomain::Pin pin(&epochs_);
   return Matcher(table_, sets_, slots_, chain).VerifiedGpuDepth(slot, from, limit);
 }
@@ -269,6 +276,9 @@ void PrefixIndex::ForEach(Slot slot, Tier tier, absl::FunctionRef<void(ChainHash
         if (sets_.Node(id).Contains(member)) hashes.push_back(hash);
       });
     }
+    // Those that were moved meanwhile came twice.
+    std::sort(hashes.begin(), hashes.end());
+    hashes.erase(std::unique(hashes.begin(), hashes.end()), hashes.end());
     // Without the pin, so that `visit` may take its time.
     for (const ChainHash hash : hashes) visit(hash);
   } while (position != 0);

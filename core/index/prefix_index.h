@@ -77,6 +77,8 @@ class PrefixIndex final : public Index {
                              index_internal::Member member, bool add);
   void CollectNow();
 
+  const std::size_t exact_blocks_;
+
   // Order of construction matters: each uses those before it.
   index_internal::MemoryAccount account_;
   mutable index_internal::EpochDomain epochs_;

@@ -1,9 +1,11 @@
 #include "core/index/bucket_table.h"
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "core/base/random.h"
@@ -109,6 +111,78 @@ TEST_F(BucketTableTest, AgreesWithAMapThroughGrowthAndShrinking) {
     ShrinkAll();
     ASSERT_EQ(Content(), truth);
   }
+}
+
+// Churn must not leave entries away from home for good: removals bring them back.
+TEST_F(BucketTableTest, RemovalsBringEntriesHome) {
+  constexpr std::uint64_t kHome = 0x80000000;
+  std::vector<ChainHash> same_home;
+  for (std::uint64_t i = 0; i < 8; ++i) same_home.push_back(HashMixedTo(i << 32 | kHome));
+  for (std::size_t i = 0; i < same_home.size(); ++i) {
+    EXPECT_EQ(Set(same_home[i], static_cast<SetId>(i + 1)), Outcome::kInserted);
+  }
+  const Bucket* home;
+  {
+    const EpochDomain::Pin pin(&epochs_);
+    home = table_->PlaceToRead(same_home[0]).home;
+  }
+  EXPECT_EQ(home->Reach(), 1);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(home->Reach(), 1);
+    EXPECT_EQ(Set(same_home[i], kEmptySet), Outcome::kErased);
+  }
+  EXPECT_EQ(home->Reach(), 0);
+  for (std::size_t i = 3; i < same_home.size(); ++i) {
+    EXPECT_EQ(home->Find(same_home[i]), i + 1);
+    EXPECT_EQ(Find(same_home[i]), i + 1);
+  }
+  EXPECT_EQ(Content().size(), 5u);
+}
+
+// An entry is moved home again and again while a reader looks for it. (A reader that does not look
+// at the home bucket's version again misses it a thousand times.)
+TEST_F(BucketTableTest, ReadersNeverMissAnEntryThatMoves) {
+  constexpr std::uint64_t kHome = 0x80000000;
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  constexpr std::uint64_t kMoves = 20'000;
+#else
+  constexpr std::uint64_t kMoves = 300'000;
+#endif
+  std::vector<ChainHash> others;
+  for (std::uint64_t i = 0; i < Bucket::kEntries; ++i) {
+    others.push_back(HashMixedTo(i << 32 | kHome));
+    Set(others.back(), 1);
+  }
+  std::atomic<ChainHash> present{0};  // 0: none
+  std::atomic<bool> stop{false};
+  std::atomic<std::uint64_t> looks{0};
+  std::thread reader([&] {
+    std::uint64_t missed = 0;
+    while (!stop) {
+      const ChainHash hash = present;
+      if (hash == 0) continue;
+      const SetId id = Find(hash);
+      if (present == hash && id != 2) ++missed;
+      looks.fetch_add(1, std::memory_order_relaxed);
+    }
+    EXPECT_EQ(missed, 0u);
+  });
+  for (std::uint64_t i = 0; i < kMoves; ++i) {
+    const ChainHash hash = HashMixedTo((i + 100) << 32 | kHome);
+    const ChainHash other = others[i % others.size()];
+    Set(hash, 2);  // the home bucket is full
+    present = hash;
+    // A little time for the reader, before and after; different each time, so that the move meets
+    // it in every place.
+    for (std::uint64_t spin = 0; spin < 50 + i % 50; ++spin) looks.load();
+    Set(other, kEmptySet);
+    for (int spin = 0; spin < 100; ++spin) looks.load();
+    present = 0;
+    Set(hash, kEmptySet);
+    Set(other, 1);
+  }
+  stop = true;
+  reader.join();
 }
 
 TEST_F(BucketTableTest, GrowsInSmallSteps) {

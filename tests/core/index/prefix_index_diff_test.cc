@@ -71,7 +71,11 @@ class Forest {
 
 class Pair {
  public:
-  Pair() : real_(CreateIndex({})), model_(CreateReferenceIndex({})) {}
+  // Chains here are short: most of each is left to the search if `exact_blocks` is small.
+  explicit Pair(std::uint32_t exact_blocks)
+      : exact_blocks_(exact_blocks),
+        real_(CreateIndex({.exact_blocks = exact_blocks})),
+        model_(CreateReferenceIndex({})) {}
 
   void Open() {
     const auto real = real_->OpenSlot();
@@ -115,7 +119,7 @@ class Pair {
 
     real_->Match(chain, &result);
     const auto found = BySlot(result);
-    EXPECT_GE(result.exact_to, std::min<std::size_t>(chain.size(), 64));
+    EXPECT_GE(result.exact_to, std::min<std::size_t>(chain.size(), exact_blocks_));
     for (const auto& [slot, match] : truth) {
       ASSERT_TRUE(found.contains(slot));
       EXPECT_GE(found.at(slot).gpu_depth, match.gpu_depth);
@@ -210,6 +214,7 @@ class Pair {
                        [&](Tier tier) { return real_->Holds(slot, tier, hash); });
   }
 
+  const std::size_t exact_blocks_;
   std::unique_ptr<Index> real_;
   std::unique_ptr<Index> model_;
   std::vector<std::pair<Slot, Slot>> open_;
@@ -219,7 +224,7 @@ void RunHistory(const Shape& shape, std::uint64_t seed) {
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   Random random(seed);
   const Forest forest(shape, &random);
-  Pair pair;
+  Pair pair(std::uint32_t{1} << random.Below(9));
   for (std::size_t i = 0; i < std::max<std::size_t>(1, shape.max_slots / 2); ++i) pair.Open();
   for (int operation = 0; operation < shape.operations; ++operation) {
     const std::uint64_t dice = random.Below(100);

@@ -1,15 +1,14 @@
 #include "core/fleet/load_ledger.h"
 
 #include <algorithm>
-#include <cmath>
 #include <deque>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "core/base/strings.h"
-#include "core/fleet/engine_report.h"
 #include "core/fleet/prefix_overlay.h"
 #include "core/fleet/reservation_table.h"
+#include "core/fleet/target_books.h"
 
 namespace warmpath {
 namespace {
@@ -19,13 +18,6 @@ constexpr int kTickBudget = 256;
 // Lingering chains that each close retires, more than it adds, so that a busy pool needs no long
 // Tick.
 constexpr int kLingerPerCall = 2;
-// First tokens that come within so short a time belong to one engine step.
-constexpr double kSameStepSeconds = 0.005;
-constexpr double kSameStepShare = 0.2;  // of the request's own P
-// So many are taken together at most: where P is believed several times too long, each first token
-// seems to come too soon to have had a step of its own, and nothing would ever be learned.
-constexpr std::uint32_t kMostInOneSpan = 8;
-constexpr double kSilentWeight = 0.02;  // of one finish in the share of silent ones
 
 std::int64_t ToNanoseconds(double seconds) {
   constexpr double kLongest = 1e6;  // s; keeps sums of a million of them far from overflow
@@ -36,19 +28,17 @@ std::int64_t ToNanoseconds(double seconds) {
 class Ledger final : public LoadLedger {
  public:
   explicit Ledger(const Options& options)
-      : options_(options), table_(options.pool_number, options.id_seed, options.max_reservations) {}
+      : options_(options),
+        table_(options.pool_number, options.id_seed, options.max_reservations),
+        books_(&table_, options.block_size, options.infer_first_tokens) {}
 
   void AddTarget(TargetId target, bool has_events, std::uint64_t predicted_bound_blocks) override {
-    if (target >= targets_.size()) targets_.resize(target + 1);
-    targets_[target] = TargetBook{
-        .in_use = true, .has_events = has_events, .predicted_bound = predicted_bound_blocks};
-    ++target_count_;
+    books_.Add(target, has_events, predicted_bound_blocks);
   }
 
   void ClearTarget(TargetId target, CloseCause cause, absl::Time now) override {
-    if (!Known(target)) return;
-    TargetBook& book = targets_[target];
-    while (!book.open.empty()) CloseAt(book.open.front(), cause, now, std::nullopt);
+    if (!books_.Known(target)) return;
+    while (const Place place = books_.FirstOpen(target)) CloseAt(place, cause, now, std::nullopt);
     for (Lingering& lingering : lingering_) {
       if (lingering.target != target) continue;
       Overlay(ChainKind::kTokens).EndLinger(target, lingering.chain);
@@ -56,20 +46,17 @@ class Ledger final : public LoadLedger {
       lingering.chain = {};
     }
     for (PrefixOverlay& overlay : overlays_) overlay.ForgetPredicted(target);
-    book.reports = EngineReports();
-    book.span.reset();
+    books_.ForgetEngine(target);
   }
 
   void RemoveTarget(TargetId target, absl::Time now) override {
-    if (!Known(target)) return;
+    if (!books_.Known(target)) return;
     ClearTarget(target, CloseCause::kTargetLost, now);
-    targets_[target] = TargetBook();
-    --target_count_;
-    averages_.SetBusy(busy_count_, target_count_, now);
+    books_.Remove(target, now);
   }
 
   ReservationId Open(Reservation reservation, absl::Time now) override {
-    if (!Known(reservation.target)) return 0;
+    if (!books_.Known(reservation.target)) return 0;
     if (!reservation.request_id.empty()) {
       const auto it = by_request_.find(reservation.request_id);
       if (it != by_request_.end()) {
@@ -89,7 +76,7 @@ class Ledger final : public LoadLedger {
     const std::uint64_t blocked = r.chain.size() * std::uint64_t{options_.block_size};
     entry.loose_tokens = r.prompt_tokens - std::min(r.prompt_tokens, blocked);
     entry.prefill_ns = ToNanoseconds(r.prefill_s);
-    averages_.OnPick(static_cast<double>(entry.prefill_ns) * 1e-9);
+    books_.OnPick(static_cast<double>(entry.prefill_ns) * 1e-9);
     if (!r.request_id.empty()) by_request_[r.request_id] = r.id;
     if (r.holder != 0) {
       holders_[r.holder].PushBack(table_, place);
@@ -110,25 +97,7 @@ class Ledger final : public LoadLedger {
   std::optional<PrefillSpan> FirstToken(ReservationId id, absl::Time now) override {
     const Place place = table_.Find(id);
     if (place == 0 || table_[place].reservation.first_token_seen) return std::nullopt;
-    Reservation& r = table_[place].reservation;
-    r.first_token_seen = true;
-    if (table_[place].drained) return std::nullopt;  // when it left was a guess: nothing to learn
-    TargetBook& book = targets_[r.target];
-    const absl::Time began = std::max(absl::FromUnixNanos(book.anchor_ns), r.picked_at);
-    const double since_last = absl::ToDoubleSeconds(now - book.span_end);
-    LeavePending(place, now);
-    book.anchor_ns = absl::ToUnixNanos(now);
-    book.span_end = now;
-    if (book.span.has_value() && book.span_requests < kMostInOneSpan &&
-        since_last < std::max(kSameStepSeconds, kSameStepShare * r.prefill_s)) {
-      ++book.span_requests;
-      book.span->seconds += since_last;
-      book.span->work += r.prefill_work;
-      return std::nullopt;
-    }
-    const PrefillSpan span{.seconds = absl::ToDoubleSeconds(now - began), .work = r.prefill_work};
-    book.span_requests = 1;
-    return std::exchange(book.span, span);
+    return books_.FirstToken(place, now);
   }
 
   void RenewLease(ReservationId id, absl::Time now) override {
@@ -139,7 +108,7 @@ class Ledger final : public LoadLedger {
 
   void Move(ReservationId id, TargetId to, absl::Time now) override {
     const Place place = table_.Find(id);
-    if (place == 0 || !Known(to) || table_[place].reservation.target == to) return;
+    if (place == 0 || !books_.Known(to) || table_[place].reservation.target == to) return;
     // It was never sent to the old target: nothing lingers there.
     Detach(place, /*linger=*/false, now);
     table_[place].reservation.target = to;
@@ -194,12 +163,10 @@ class Ledger final : public LoadLedger {
   }
 
   void OnEngineLoad(TargetId target, const EngineLoad& load, absl::Time now) override {
-    if (!Known(target)) return;
-    TargetBook& book = targets_[target];
-    book.reports.OnReport(load, book.open.size(), book.history);
-    const std::optional<absl::Time> empty_since = book.reports.EmptySince();
+    if (!books_.Known(target)) return;
+    const std::optional<absl::Time> empty_since = books_.OnEngineLoad(target, load);
     if (!empty_since.has_value()) return;
-    for (Place place = book.open.front(); place != 0;) {
+    for (Place place = books_.FirstOpen(target); place != 0;) {
       const Place next = table_[place].at_target.next;
       if (table_[place].reservation.picked_at < *empty_since) {
         CloseAt(place, CloseCause::kReconciled, now, std::nullopt);
@@ -209,26 +176,13 @@ class Ledger final : public LoadLedger {
   }
 
   TargetLoad Load(TargetId target, absl::Time now) const override {
-    if (!Known(target)) return TargetLoad{};
-    return LoadOf(target, absl::ToUnixNanos(now), averages_.Get());
+    return books_.Known(target) ? books_.Loads(now).Of(target) : TargetLoad{};
   }
-
-  void Loads(absl::Time now, std::vector<TargetLoad>* loads) const override {
-    const std::int64_t now_ns = absl::ToUnixNanos(now);
-    const PoolAverages averages = averages_.Get();
-    loads->resize(targets_.size());
-    for (TargetId target = 0; target < targets_.size(); ++target) {
-      (*loads)[target] = targets_[target].in_use ? LoadOf(target, now_ns, averages) : TargetLoad{};
-    }
-  }
-
-  PoolAverages Averages() const override { return averages_.Get(); }
+  LoadsNow Loads(absl::Time now) const override { return books_.Loads(now); }
+  PoolAverages Averages() const override { return books_.Averages(); }
 
   bool Tick(absl::Time now) override {
-    if (silent()) {
-      for (TargetBook& book : targets_) DrainSilent(book, now);
-    }
-    averages_.SetBusy(busy_count_, target_count_, now);
+    books_.Tick(now);
     int budget = kTickBudget;
     while (budget > 0 && !orphans_.empty() && orphans_.front().until <= now) {
       const auto it = holders_.find(orphans_.front().holder);
@@ -253,11 +207,11 @@ class Ledger final : public LoadLedger {
     Overlay(kind).Depths(chain, depth);
   }
   void LearnPredicted(TargetId target, std::span<const ChainHash> chain) override {
-    if (!Known(target)) return;
-    Overlay(ChainKind::kTokens).Predict(target, chain, targets_[target].predicted_bound);
+    if (!books_.Known(target)) return;
+    Overlay(ChainKind::kTokens).Predict(target, chain, books_.predicted_bound(target));
   }
   void ForgetPredicted(TargetId target) override {
-    if (Known(target)) Overlay(ChainKind::kTokens).ForgetPredicted(target);
+    if (books_.Known(target)) Overlay(ChainKind::kTokens).ForgetPredicted(target);
   }
   std::uint64_t InFlightBlocks() const override {
     std::uint64_t blocks = 0;
@@ -283,24 +237,6 @@ class Ledger final : public LoadLedger {
  private:
   using HolderList = PlaceList<&OpenReservation::at_holder>;
 
-  struct TargetBook {
-    bool in_use = false;
-    bool has_events = false;
-    std::uint64_t predicted_bound = 0;
-    PlaceList<&OpenReservation::at_target> open;
-    PlaceList<&OpenReservation::pending> pending;  // pend_w, in the order of picks
-    std::int64_t pending_ns = 0;                   // sum over pending
-    std::int64_t head_ns = 0;    // of pending's head; here, so that a score reads one place only
-    std::int64_t anchor_ns = 0;  // Unix time since when the head of pending drains
-    std::uint64_t loose_tokens = 0;  // sums over open
-    std::uint64_t expected_output = 0;
-    std::uint32_t announced = 0;  // reservations in expected_output
-    OpenHistory history;
-    EngineReports reports;
-    std::optional<PrefillSpan> span;  // the last one, until its engine step is over for sure
-    std::uint32_t span_requests = 0;  // in it
-    absl::Time span_end = absl::InfinitePast();  // the last first token
-  };
   struct Lingering {
     absl::Time until;
     TargetId target = kNoTarget;
@@ -311,31 +247,6 @@ class Ledger final : public LoadLedger {
     std::string client_instance;
     absl::Time until;
   };
-
-  // A pick asks for all targets: plain arithmetic on one line of a book.
-  TargetLoad LoadOf(TargetId target, std::int64_t now_ns, const PoolAverages& averages) const {
-    const TargetBook& book = targets_[target];
-    TargetLoad load;
-    load.own_inflight = book.open.size();
-    load.external = book.reports.external();
-    load.inflight = load.own_inflight + load.external;
-    std::int64_t wait_ns = book.pending_ns;
-    if (!book.pending.empty()) {
-      // In a silent pool the next one begins when the head's time is over, seen or not.
-      const std::int64_t most = silent() ? book.pending_ns : book.head_ns;
-      wait_ns -= std::clamp<std::int64_t>(now_ns - book.anchor_ns, 0, most);
-    }
-    load.wait_s = static_cast<double>(wait_ns) * 1e-9 + load.external * averages.prefill_s;
-    // Before the pool knows its own outputs, those that callers announced count as they are.
-    const double outputs =
-        averages.cold()
-            ? static_cast<double>(book.expected_output) +
-                  averages.output_tokens * (load.inflight - static_cast<double>(book.announced))
-            : averages.output_tokens * load.inflight;
-    load.kv_tokens = OpenBlocks(target) * options_.block_size + book.loose_tokens +
-                     static_cast<std::uint64_t>(std::max(0.0, outputs) + 0.5);
-    return load;
-  }
 
   PrefixOverlay& Overlay(ChainKind kind) { return overlays_[static_cast<std::size_t>(kind)]; }
   const PrefixOverlay& Overlay(ChainKind kind) const {
@@ -365,101 +276,33 @@ class Ledger final : public LoadLedger {
     return false;
   }
 
-  bool Known(TargetId target) const { return target < targets_.size() && targets_[target].in_use; }
-
-  // Puts an open reservation on its target's books.
   void Attach(Place place, absl::Time now) {
-    OpenReservation& entry = table_[place];
-    TargetBook& book = targets_[entry.reservation.target];
-    book.open.PushBack(table_, place);
-    book.history.OnOpen(now);
-    book.loose_tokens += entry.loose_tokens;
-    if (entry.reservation.expected_output > 0) {
-      book.expected_output += entry.reservation.expected_output;
-      ++book.announced;
-    }
-    Overlay(entry.reservation.chain_kind).Open(entry.reservation.target, entry.reservation.chain);
-    if (entry.reservation.first_token_seen) return;
-    entry.drained = false;
-    DrainSilent(book, now);
-    if (book.pending.empty()) {
-      book.anchor_ns = absl::ToUnixNanos(now);
-      book.head_ns = entry.prefill_ns;
-      averages_.SetBusy(++busy_count_, target_count_, now);
-    }
-    book.pending.PushBack(table_, place);
-    book.pending_ns += entry.prefill_ns;
-  }
-
-  // Most of those that finish say nothing of their first tokens: the clock has to stand in.
-  bool silent() const {
-    return options_.infer_first_tokens && silent_share_ > 0.5 && !averages_.Get().cold();
-  }
-
-  // In a silent pool, lets those go whose prefill must be over.
-  void DrainSilent(TargetBook& book, absl::Time now) {
-    if (!silent() || book.pending.empty()) return;
-    const std::int64_t now_ns = absl::ToUnixNanos(now);
-    while (!book.pending.empty() && now_ns - book.anchor_ns >= book.head_ns) {
-      const Place head = book.pending.front();
-      book.pending.Erase(table_, head);
-      table_[head].drained = true;
-      book.pending_ns -= book.head_ns;
-      book.anchor_ns += book.head_ns;
-      book.head_ns = book.pending.empty() ? 0 : table_[book.pending.front()].prefill_ns;
-    }
-    if (book.pending.empty()) averages_.SetBusy(--busy_count_, target_count_, now);
-  }
-
-  void LeavePending(Place place, absl::Time now) {
-    if (table_[place].drained) return;
-    const OpenReservation& entry = table_[place];
-    TargetBook& book = targets_[entry.reservation.target];
-    const bool was_head = book.pending.front() == place;
-    book.pending.Erase(table_, place);
-    book.pending_ns -= entry.prefill_ns;
-    if (was_head) {
-      // Whoever comes to the head begins now.
-      book.anchor_ns = absl::ToUnixNanos(now);
-      book.head_ns = book.pending.empty() ? 0 : table_[book.pending.front()].prefill_ns;
-    }
-    if (book.pending.empty()) averages_.SetBusy(--busy_count_, target_count_, now);
+    const Reservation& r = table_[place].reservation;
+    Overlay(r.chain_kind).Open(r.target, r.chain);
+    books_.Attach(place, now);
+    books_.SetOpenBlocks(r.target, OpenBlocks(r.target));
   }
 
   void Detach(Place place, bool linger, absl::Time now) {
-    OpenReservation& entry = table_[place];
-    TargetBook& book = targets_[entry.reservation.target];
-    DrainSilent(book, now);
-    if (!entry.reservation.first_token_seen) LeavePending(place, now);
-    book.open.Erase(table_, place);
-    book.history.OnClose(now);
-    book.loose_tokens -= entry.loose_tokens;
-    if (entry.reservation.expected_output > 0) {
-      book.expected_output -= entry.reservation.expected_output;
-      --book.announced;
-    }
-    Overlay(entry.reservation.chain_kind)
-        .Close(entry.reservation.target, entry.reservation.chain, linger);
+    const Reservation& r = table_[place].reservation;
+    Overlay(r.chain_kind).Close(r.target, r.chain, linger);
+    books_.Detach(place, now);
+    books_.SetOpenBlocks(r.target, OpenBlocks(r.target));
   }
 
   Reservation CloseAt(Place place, CloseCause cause, absl::Time now,
                       std::optional<std::uint64_t> output_tokens) {
     const Reservation& r = table_[place].reservation;
-    const TargetBook& book = targets_[r.target];
+    const bool has_events = books_.has_events(r.target);
     const bool target_gone = cause == CloseCause::kTargetLost || cause == CloseCause::kNewEpoch;
     const bool text = r.chain_kind == ChainKind::kText;
-    const bool linger = book.has_events && !text && !target_gone && !r.chain.empty();
+    const bool linger = has_events && !text && !target_gone && !r.chain.empty();
     // Before the overlay lets go of the chain, which would then be taken apart and built again.
-    if (text ? WasComputed(cause) : cause == CloseCause::kFinished && !book.has_events) {
-      Overlay(r.chain_kind).Predict(r.target, r.chain, book.predicted_bound);
+    if (text ? WasComputed(cause) : cause == CloseCause::kFinished && !has_events) {
+      Overlay(r.chain_kind).Predict(r.target, r.chain, books_.predicted_bound(r.target));
     }
     Detach(place, linger, now);
-    if (cause == CloseCause::kFinished) {
-      const auto finishes = static_cast<double>(averages_.Get().finished + 1);
-      const double weight = std::max(kSilentWeight, 1.0 / finishes);
-      silent_share_ += weight * ((r.first_token_seen ? 0.0 : 1.0) - silent_share_);
-      averages_.OnFinish(output_tokens, absl::ToDoubleSeconds(now - r.picked_at));
-    }
+    if (cause == CloseCause::kFinished) books_.OnFinish(r, output_tokens, now);
     if (r.holder != 0) {
       const auto holder = holders_.find(r.holder);
       holder->second.Erase(table_, place);
@@ -509,11 +352,7 @@ class Ledger final : public LoadLedger {
   const Options options_;
   ReservationTable table_;
   std::array<PrefixOverlay, kChainKindCount> overlays_;
-  AveragesKeeper averages_;
-  std::vector<TargetBook> targets_;
-  std::uint32_t target_count_ = 0;
-  double silent_share_ = 0;       // of finished reservations: no first token was told
-  std::uint32_t busy_count_ = 0;  // targets whose pending is not empty
+  TargetBooks books_;
   StringMap<ReservationId> by_request_;
   absl::flat_hash_map<std::uint64_t, HolderList> holders_;  // none of them empty
   std::deque<Orphan> orphans_;                              // by the end of their windows

@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "core/base/ids.h"
 #include "core/fleet/pool_averages.h"
+#include "core/fleet/target_load.h"
 #include "core/fleet/worker.h"
 
 namespace warmpath {
@@ -60,15 +61,6 @@ struct Reservation {
   absl::Time lease_until = absl::InfiniteFuture();
   absl::Duration lease;
   bool first_token_seen = false;
-};
-
-// What the score needs to know of one target's load, now.
-struct TargetLoad {
-  double wait_s = 0;               // W: what is left of pend_w, external load included
-  std::uint32_t inflight = 0;      // D: open reservations + external
-  std::uint32_t own_inflight = 0;  // open reservations only
-  std::uint32_t external = 0;
-  std::uint64_t kv_tokens = 0;  // X
 };
 
 // How long a target prefilled, as first tokens tell: from the one before, or from the pick if that
@@ -144,8 +136,8 @@ class LoadLedger {
   virtual void OnEngineLoad(TargetId target, const EngineLoad& load, absl::Time now) = 0;
 
   virtual TargetLoad Load(TargetId target, absl::Time now) const = 0;
-  // Of all targets at once, by TargetId: what a pick asks for.
-  virtual void Loads(absl::Time now, std::vector<TargetLoad>* loads) const = 0;
+  // Of all targets at once: what a pick asks for.
+  virtual LoadsNow Loads(absl::Time now) const = 0;
   virtual PoolAverages Averages() const = 0;
 
   // Leases, lingering overlay entries, re-adoption windows, rho. Does a bounded amount of work and

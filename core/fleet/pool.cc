@@ -1,10 +1,10 @@
 #include "core/fleet/pool.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace warmpath {
-
 namespace {
 
 // 0 for none; of an even number the lower one: errs low.
@@ -15,7 +15,46 @@ double LowerMedian(std::vector<double>& values) {
   return *middle;
 }
 
+// Upper median, so that one of two capacities is the larger: capacity is what is not scarce.
+std::uint64_t MedianCapacity(std::span<const TargetState> targets) {
+  std::vector<std::uint64_t> known;
+  for (const TargetState& target : targets) {
+    if (target.in_use && target.spec.kv_capacity_tokens > 0) {
+      known.push_back(target.spec.kv_capacity_tokens);
+    }
+  }
+  if (known.empty()) return 0;
+  const auto middle = known.begin() + static_cast<std::ptrdiff_t>(known.size() / 2);
+  std::nth_element(known.begin(), middle, known.end());
+  return *middle;
+}
+
+double ToCapacity(std::uint64_t tokens) {
+  return tokens > 0 ? static_cast<double>(tokens) : std::numeric_limits<double>::infinity();
+}
+
+// `median_capacity` stands in where the target tells none; 0: nobody tells any.
+PickRow RowOf(const TargetState& state, const PeerRates& peers, std::uint64_t median_capacity) {
+  const std::uint64_t own = state.spec.kv_capacity_tokens;
+  const std::uint64_t capacity = own > 0 ? own : median_capacity;
+  return PickRow{.eligible = state.eligible(),
+                 .capacity_known = own > 0,
+                 .freshness = state.freshness(),
+                 .slot = state.slot,
+                 .rate = RateInUse(state.rate, state.spec.prefill_tokens_per_s, peers),
+                 .kv_capacity = capacity > 0 ? static_cast<double>(capacity)
+                                             : std::numeric_limits<double>::infinity()};
+}
+
 }  // namespace
+
+std::vector<PickRow> PickRowsOf(std::span<const TargetState> targets, const PeerRates& peers) {
+  const std::uint64_t median_capacity = MedianCapacity(targets);
+  std::vector<PickRow> rows;
+  rows.reserve(targets.size());
+  for (const TargetState& state : targets) rows.push_back(RowOf(state, peers, median_capacity));
+  return rows;
+}
 
 Pool::Pool(PoolConfig config, std::unique_ptr<Index> index, std::uint64_t random_seed,
            std::uint32_t max_reservations, std::uint32_t number)
@@ -39,6 +78,24 @@ void Pool::FixBlockSize(std::uint32_t tokens) {
   block_size_.store(tokens, std::memory_order_release);
 }
 
+void Pool::Edit(TargetId target, absl::FunctionRef<void(TargetState&)> edit) {
+  TargetState& state = targets_[target];
+  const std::uint64_t capacity = state.spec.kv_capacity_tokens;
+  edit(state);
+  if (state.spec.kv_capacity_tokens != capacity) rows_stale_ = true;
+  UpdateRow(target);
+}
+
+void Pool::UpdateRow(TargetId target) {
+  rows_[target] = RowOf(targets_[target], peer_rates_, median_capacity_);
+}
+
+void Pool::RefreshRows() {
+  median_capacity_ = MedianCapacity(targets_);
+  for (TargetId target = 0; target < targets_.size(); ++target) UpdateRow(target);
+  rows_stale_ = false;
+}
+
 void Pool::RefreshPeerRates() {
   observed_ = 0;
   std::vector<double> rates;
@@ -52,6 +109,7 @@ void Pool::RefreshPeerRates() {
     }
   }
   peer_rates_ = {.median = LowerMedian(rates), .share_of_hint = LowerMedian(shares)};
+  rows_stale_ = true;
 }
 
 void Pool::ObservePrefill(TargetId target, double work, double seconds) {
@@ -59,6 +117,7 @@ void Pool::ObservePrefill(TargetId target, double work, double seconds) {
   const bool knew = rate.tokens_per_s() > 0;
   rate.Observe(work, seconds);
   if (rate.tokens_per_s() == 0) return;
+  UpdateRow(target);
   // The first word of a target counts at once.
   if (++observed_ * 2 >= targets_.size() || !knew) RefreshPeerRates();
 }
@@ -69,6 +128,7 @@ void Pool::ForgetOutcomes(TargetId target) {
   state.drifting = false;
   state.shortfalls.clear();
   state.shortfall_next = 0;
+  UpdateRow(target);
   RefreshPeerRates();
 }
 
@@ -83,12 +143,14 @@ TargetId Pool::AddTarget(TargetState state) {
   if (free_targets_.empty()) {
     target = static_cast<TargetId>(targets_.size());
     targets_.emplace_back();
+    rows_.emplace_back();
   } else {
     target = free_targets_.back();
     free_targets_.pop_back();
   }
   ledger_->AddTarget(target, state.spec.has_events, predicted_bound);
   targets_[target] = std::move(state);
+  rows_stale_ = true;
   return target;
 }
 
@@ -96,6 +158,7 @@ void Pool::RemoveTarget(TargetId target, absl::Time now) {
   if (target >= targets_.size() || !targets_[target].in_use) return;
   ledger_->RemoveTarget(target, now);
   targets_[target] = TargetState();
+  rows_stale_ = true;
   free_targets_.push_back(target);
   RefreshPeerRates();
 }

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "core/base/clock.h"
@@ -32,7 +34,6 @@ namespace warmpath {
 // State of one target. Written by the fleet (streams, lifecycle) and by outcomes (rate, drift
 // window); read by picks. All under Pool::mu().
 struct TargetState {
-  // What every pick reads of every target, together.
   bool in_use = false;
   Lifecycle lifecycle = Lifecycle::kJoining;
   bool draining = false;         // operator's wish; survives NOT_READY and reconnects
@@ -69,6 +70,25 @@ struct TargetState {
   }
 };
 
+// What every pick reads of every target, beside its load: a few words of the TargetState, which is
+// seven cache lines, packed so that a pick over a hundred targets reads forty lines one after
+// another. Made by Pool from the states and never written otherwise.
+struct PickRow {
+  bool eligible = false;                   // TargetState::eligible()
+  bool capacity_known = false;             // kv_capacity is the target's own
+  Freshness freshness = Freshness::kNone;  // TargetState::freshness()
+  Slot slot = kNoSlot;
+  double rate = 0;  // tokens/s: RateInUse
+  // Tokens; of a target that tells none the pool's upper median, or infinity.
+  double kv_capacity = std::numeric_limits<double>::infinity();
+
+  friend bool operator==(const PickRow&, const PickRow&) = default;
+};
+static_assert(sizeof(PickRow) == 24);
+
+// The rows anew from the states. O(targets).
+std::vector<PickRow> PickRowsOf(std::span<const TargetState> targets, const PeerRates& peers);
+
 // What picks keep between them. Written by core/routing only, read at scrape.
 struct PickState {
   TargetId last_turn = kNoTarget;  // whom round_robin chose last
@@ -99,7 +119,18 @@ class Pool {
 
   absl::Mutex& mu() const ABSL_LOCK_RETURNED(mu_) { return mu_; }
   // Dense by TargetId; entries with !in_use are free.
-  std::vector<TargetState>& targets() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return targets_; }
+  const std::vector<TargetState>& targets() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return targets_;
+  }
+  // The way to change a target (but for its rate: ObservePrefill, ForgetOutcomes): `edit` does, and
+  // the target's row follows.
+  void Edit(TargetId target, absl::FunctionRef<void(TargetState&)> edit)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // By TargetId. Always equal to PickRowsOf(targets(), peer_rates()).
+  std::span<const PickRow> rows() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (rows_stale_) RefreshRows();
+    return rows_;
+  }
   // Valid once the block size is fixed.
   LoadLedger& ledger() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return *ledger_; }
   Random& random() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return random_; }
@@ -121,6 +152,9 @@ class Pool {
   void RemoveTarget(TargetId target, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
  private:
+  // Brings a target's row up to date after a change of its state.
+  void UpdateRow(TargetId target) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void RefreshRows() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RefreshPeerRates() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const PoolConfig config_;
@@ -131,6 +165,10 @@ class Pool {
 
   mutable absl::Mutex mu_;
   std::vector<TargetState> targets_ ABSL_GUARDED_BY(mu_);
+  std::vector<PickRow> rows_ ABSL_GUARDED_BY(mu_);  // by TargetId
+  // What rows take from other targets has changed: the peers' rates or the median capacity.
+  bool rows_stale_ ABSL_GUARDED_BY(mu_) = false;
+  std::uint64_t median_capacity_ ABSL_GUARDED_BY(mu_) = 0;  // as of the last RefreshRows
   std::vector<TargetId> free_targets_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<LoadLedger> ledger_ ABSL_GUARDED_BY(mu_);
   Random random_ ABSL_GUARDED_BY(mu_);

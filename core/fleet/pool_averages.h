@@ -31,6 +31,7 @@ class AveragesKeeper {
   void SetBusy(std::uint32_t busy, std::uint32_t targets, absl::Time now);
 
   PoolAverages Get() const;
+  std::uint64_t finished() const { return finished_; }
 
  private:
   double output_tokens_ = 0;

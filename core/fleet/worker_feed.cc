@@ -331,7 +331,7 @@ absl::Status StreamFeed::Apply(const LoadUpdate& update) {
                         .kv_usage = std::clamp(update.kv_usage, 0.0, 1.0),
                         .as_of = at - age};
   absl::MutexLock lock(&pool().mu());
-  pool().targets()[feed->target].load = load;
+  pool().Edit(feed->target, [&](TargetState& state) { state.load = load; });
   pool().ledger().OnEngineLoad(feed->target, load, at);
   return absl::OkStatus();
 }

@@ -122,9 +122,10 @@ void WorkerRecord::Attach(const Registration& registration, std::string_view pee
     }
     {
       absl::MutexLock lock(&pool().mu());
-      TargetState& state = pool().targets()[feed.target];
-      state.spec = spec;
-      state.loras = registration_.loras;
+      pool().Edit(feed.target, [&](TargetState& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+        state.spec = spec;
+        state.loras = registration_.loras;
+      });
     }
     Publish(feed);
   }
@@ -265,7 +266,8 @@ void WorkerRecord::CopyTo(const TargetFeed& feed, TargetState& state) const {
 
 void WorkerRecord::Publish(const TargetFeed& feed) {
   absl::MutexLock lock(&pool().mu());
-  CopyTo(feed, pool().targets()[feed.target]);
+  pool().Edit(feed.target,
+              [&](TargetState& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { CopyTo(feed, state); });
 }
 
 void WorkerRecord::ReplaceSlot(TargetFeed& feed, Slot slot) {
@@ -293,10 +295,11 @@ void WorkerRecord::BeginEpoch(TargetFeed& feed, Epoch epoch, absl::Time now) {
   {
     // In one step, so that no pick falls between the old process and the new one.
     absl::MutexLock lock(&pool().mu());
-    TargetState& state = pool().targets()[feed.target];
-    CopyTo(feed, state);
+    pool().Edit(feed.target, [&](TargetState& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) {
+      CopyTo(feed, state);
+      state.load.reset();
+    });
     pool().ForgetOutcomes(feed.target);
-    state.load.reset();
     pool().ledger().ClearTarget(feed.target, CloseCause::kNewEpoch, now);
   }
   if (old != kNoSlot) pool().index().CloseSlot(old);

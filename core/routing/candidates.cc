@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/strings.h"
-#include "core/fleet/prefill_rate.h"
 
 namespace warmpath {
 namespace {
@@ -22,6 +23,21 @@ struct Sieve {
   double least_wait_s = std::numeric_limits<double>::infinity();
 };
 
+// Through a signed number, which is one instruction. REQUIRES: x < 2^63.
+double ToDouble(std::uint64_t x) { return static_cast<double>(static_cast<std::int64_t>(x)); }
+
+// The tokens that a target's KV cache must have room for. Only what is known refuses: an estimated
+// length may be wrong several times over, and the output is an average of what clients reported or
+// the most that one will take. It has its cost, K.
+std::uint64_t MustFit(const Query& query, const PickInputs& inputs) {
+  return query.length_is_estimate ? 0 : inputs.prompt_tokens;
+}
+
+double MaxWaitSeconds(const PickInputs& inputs) {
+  return inputs.max_wait > absl::ZeroDuration() ? absl::ToDoubleSeconds(inputs.max_wait)
+                                                : std::numeric_limits<double>::infinity();
+}
+
 std::string WhyNotEligible(const TargetState& state) {
   if (state.draining) return "draining";
   if (!state.engine_reachable) return "engine unreachable for its agent";
@@ -31,20 +47,6 @@ std::string WhyNotEligible(const TargetState& state) {
 bool Serves(const TargetState& state, const std::optional<std::string_view>& lora) {
   return !lora.has_value() ||
          std::find(state.loras.begin(), state.loras.end(), *lora) != state.loras.end();
-}
-
-// Upper median, so that one of two capacities is the larger: capacity is what is not scarce.
-std::uint64_t MedianCapacity(std::span<const TargetState> targets) {
-  std::vector<std::uint64_t> known;
-  for (const TargetState& target : targets) {
-    if (target.in_use && target.spec.kv_capacity_tokens > 0) {
-      known.push_back(target.spec.kv_capacity_tokens);
-    }
-  }
-  if (known.empty()) return 0;
-  const auto middle = known.begin() + static_cast<std::ptrdiff_t>(known.size() / 2);
-  std::nth_element(known.begin(), middle, known.end());
-  return *middle;
 }
 
 absl::Status NoCandidate(const Pool& pool, const Query& query, const PickInputs& inputs,
@@ -83,6 +85,65 @@ absl::Status NoCandidate(const Pool& pool, const Query& query, const PickInputs&
       " ms, over max_wait_ms ", absl::ToInt64Milliseconds(inputs.max_wait)));
 }
 
+// Why the target is no candidate; empty if it is one. Counts how far it got. For the few picks that
+// are explained or fail: FindCandidates asks the same of the rows.
+std::string WhyLeftOut(const TargetState& state, const TargetLoad& load, const Query& query,
+                       const EndpointFilter& filter, const PickInputs& inputs, Sieve* sieve) {
+  if (state.lifecycle == Lifecycle::kJoining) ++sieve->joining;
+  if (!state.eligible()) return WhyNotEligible(state);
+  ++sieve->eligible;
+  if (!filter.InSubset(state)) return "not in the request's subset";
+  ++sieve->in_subset;
+  if (!Serves(state, query.lora)) return "has not registered the LoRA adapter";
+  ++sieve->with_lora;
+  if (filter.Excluded(state)) return "excluded by the request";
+  ++sieve->not_excluded;
+  const std::uint64_t capacity = state.spec.kv_capacity_tokens;
+  sieve->largest_capacity = std::max(sieve->largest_capacity, capacity);
+  if (capacity > 0 && MustFit(query, inputs) > capacity)
+    return "the prompt does not fit its KV cache";
+  ++sieve->large_enough;
+  sieve->least_wait_s = std::min(sieve->least_wait_s, load.wait_s);
+  if (load.wait_s > MaxWaitSeconds(inputs)) return "predicted wait is over max_wait_ms";
+  return "";
+}
+
+bool PassesNames(const TargetState& state, const Query& query, const EndpointFilter& filter) {
+  return filter.InSubset(state) && Serves(state, query.lora) && !filter.Excluded(state);
+}
+
+// The usual pick ends here: one pass over the rows and the loads.
+void FillCandidates(Pool& pool, const Query& query, const EndpointFilter& filter,
+                    const PickInputs& inputs, const LoadsNow& loads, PickScratch* scratch)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(pool.mu()) {
+  const std::vector<TargetState>& targets = pool.targets();
+  const std::span<const PickRow> rows = pool.rows();
+  const std::span<const std::uint32_t> written = scratch->written;
+  const EventDepths& events = scratch->events;
+  const bool by_text = query.chain_kind == ChainKind::kText;
+  const bool by_name = query.lora.has_value() || !filter.AllowsAll();
+  const auto must_fit = static_cast<double>(MustFit(query, inputs));
+  const double max_wait_s = MaxWaitSeconds(inputs);
+  CandidateTable::Filler candidates(&scratch->candidates, rows.size());
+  for (TargetId target = 0; target < rows.size(); ++target) {
+    const PickRow& row = rows[target];
+    if (!row.eligible || (row.capacity_known && must_fit > row.kv_capacity)) continue;
+    if (by_name && !PassesNames(targets[target], query, filter)) continue;
+    const TargetLoad load = loads.Of(target);
+    if (load.wait_s > max_wait_s) continue;
+    const std::uint32_t blocks = std::max(events.Of(row.slot), written[target]);
+    candidates.Add({.target = target,
+                    .freshness = by_text ? Freshness::kNone : row.freshness,
+                    .blocks = blocks,
+                    .cached_tokens = ToDouble(CachedTokens(blocks, inputs)),
+                    .rate = row.rate,
+                    .wait_s = load.wait_s,
+                    .inflight = static_cast<double>(load.inflight),
+                    .kv_tokens = ToDouble(load.kv_tokens),
+                    .kv_capacity = row.kv_capacity});
+  }
+}
+
 }  // namespace
 
 void EventDepths::Match(const Index& index, std::span<const ChainHash> chain) {
@@ -99,104 +160,28 @@ void EventDepths::Match(const Index& index, std::span<const ChainHash> chain) {
   }
 }
 
-std::uint64_t CachedTokens(std::uint32_t blocks, const PickInputs& inputs) {
-  if (inputs.prompt_tokens == 0) return 0;
-  return std::min(std::uint64_t{blocks} * inputs.block_size, inputs.prompt_tokens - 1);
-}
-
-void SetCachedBlocks(std::uint32_t blocks, const PickInputs& inputs, Candidate* candidate) {
-  candidate->input.cached_tokens = CachedTokens(blocks, inputs);
-  candidate->terms = MarginalCost(candidate->input);
-}
-
 absl::Status FindCandidates(Pool& pool, const Query& query, const EndpointFilter& filter,
                             const PickInputs& inputs, absl::Time now, PickScratch* scratch,
                             absl::Duration* retry_after) {
   const std::vector<TargetState>& targets = pool.targets();
-  LoadLedger& ledger = pool.ledger();
-  scratch->candidates.clear();
-  scratch->left_out.clear();
+  const LoadsNow loads = pool.ledger().Loads(now);
   scratch->written.assign(targets.size(), 0);
-  if (!query.chain.empty()) ledger.KnownDepths(query.chain_kind, query.chain, scratch->written);
-  ledger.Loads(now, &scratch->loads);
-
+  if (!query.chain.empty()) {
+    pool.ledger().KnownDepths(query.chain_kind, query.chain, scratch->written);
+  }
+  FillCandidates(pool, query, filter, inputs, loads, scratch);
+  const CandidateTable& candidates = scratch->candidates;
+  scratch->left_out.clear();
+  if (!candidates.empty() && !query.explain) return absl::OkStatus();
   Sieve sieve;
-  const auto leave_out = [&](TargetId target, auto why) {
-    if (query.explain) scratch->left_out.push_back(LeftOut{.target = target, .why = why()});
-  };
-  const double max_wait_s = absl::ToDoubleSeconds(inputs.max_wait);
-  bool capacity_missing = false;
   for (TargetId target = 0; target < targets.size(); ++target) {
-    const TargetState& state = targets[target];
-    if (!state.in_use) continue;
-    if (state.lifecycle == Lifecycle::kJoining) ++sieve.joining;
-    if (!state.eligible()) {
-      leave_out(target, [&] { return WhyNotEligible(state); });
-      continue;
-    }
-    ++sieve.eligible;
-    if (!filter.InSubset(state)) {
-      leave_out(target, [] { return std::string("not in the request's subset"); });
-      continue;
-    }
-    ++sieve.in_subset;
-    if (!Serves(state, query.lora)) {
-      leave_out(target, [] { return std::string("has not registered the LoRA adapter"); });
-      continue;
-    }
-    ++sieve.with_lora;
-    if (filter.Excluded(state)) {
-      leave_out(target, [] { return std::string("excluded by the request"); });
-      continue;
-    }
-    ++sieve.not_excluded;
-    const std::uint64_t capacity = state.spec.kv_capacity_tokens;
-    sieve.largest_capacity = std::max(sieve.largest_capacity, capacity);
-    // Only what is known refuses: an estimated length may be wrong several times over, and the
-    // output is an average of what clients reported or the most that one will take. It has its
-    // cost, K.
-    if (capacity > 0 && !query.length_is_estimate && inputs.prompt_tokens > capacity) {
-      leave_out(target, [] { return std::string("the prompt does not fit its KV cache"); });
-      continue;
-    }
-    ++sieve.large_enough;
-    const TargetLoad& load = scratch->loads[target];
-    sieve.least_wait_s = std::min(sieve.least_wait_s, load.wait_s);
-    if (max_wait_s > 0 && load.wait_s > max_wait_s) {
-      leave_out(target, [] { return std::string("predicted wait is over max_wait_ms"); });
-      continue;
-    }
-    capacity_missing = capacity_missing || capacity == 0;
-    Candidate& candidate = scratch->candidates.emplace_back();
-    candidate.target = target;
-    candidate.state = &state;
-    candidate.load = load;
-    candidate.freshness =
-        query.chain_kind == ChainKind::kText ? Freshness::kNone : state.freshness();
-    candidate.event_blocks = state.slot == kNoSlot ? 0 : scratch->events.Of(state.slot);
-    candidate.written_blocks = scratch->written[target];
+    if (!targets[target].in_use) continue;
+    std::string why = WhyLeftOut(targets[target], loads.Of(target), query, filter, inputs, &sieve);
+    if (why.empty()) continue;
+    scratch->left_out.push_back(LeftOut{.target = target, .why = std::move(why)});
   }
-  if (scratch->candidates.empty()) return NoCandidate(pool, query, inputs, sieve, retry_after);
-
-  const PeerRates& peers = pool.peer_rates();
-  const std::uint64_t median_capacity = capacity_missing ? MedianCapacity(targets) : 0;
-  for (Candidate& candidate : scratch->candidates) {
-    const TargetState& state = *candidate.state;
-    const std::uint64_t capacity = state.spec.kv_capacity_tokens;
-    candidate.input =
-        CostInput{.prompt_tokens = inputs.prompt_tokens,
-                  .output_tokens = inputs.output_tokens,
-                  .residence_s = inputs.averages.residence_s,
-                  .rho = inputs.averages.rho,
-                  .rate = RateInUse(state.rate, state.spec.prefill_tokens_per_s, peers),
-                  .ctx_half = state.rate.ctx_half(),
-                  .wait_s = candidate.load.wait_s,
-                  .inflight = candidate.load.inflight,
-                  .kv_tokens = candidate.load.kv_tokens,
-                  .kv_capacity = capacity > 0 ? capacity : median_capacity};
-    SetCachedBlocks(std::max(candidate.event_blocks, candidate.written_blocks), inputs, &candidate);
-  }
-  return absl::OkStatus();
+  return candidates.empty() ? NoCandidate(pool, query, inputs, sieve, retry_after)
+                            : absl::OkStatus();
 }
 
 }  // namespace warmpath

@@ -2,6 +2,8 @@
 #ifndef WARMPATH_CORE_ROUTING_CANDIDATES_H_
 #define WARMPATH_CORE_ROUTING_CANDIDATES_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -11,10 +13,12 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "core/fleet/pool.h"
+#include "core/fleet/prefill_rate.h"
 #include "core/index/index.h"
+#include "core/routing/candidate_table.h"
+#include "core/routing/cost.h"
 #include "core/routing/decision.h"
 #include "core/routing/endpoint_filter.h"
-#include "core/routing/policy.h"
 #include "core/routing/query.h"
 
 namespace warmpath {
@@ -24,6 +28,10 @@ class EventDepths {
  public:
   void Match(const Index& index, std::span<const ChainHash> chain);
   std::uint32_t Of(Slot slot) const { return slot < depth_.size() ? depth_[slot] : 0; }
+  // How many of a slot's blocks were looked at one by one when they were matched.
+  std::uint32_t SeenOf(Slot slot) const {
+    return static_cast<std::uint32_t>(std::min<std::size_t>(Of(slot), match_.exact_to));
+  }
 
  private:
   MatchSegments match_;
@@ -41,10 +49,10 @@ struct LeftOut {
 struct PickScratch {
   EventDepths events;
   std::vector<std::uint32_t> written;  // by TargetId
-  std::vector<TargetLoad> loads;       // by TargetId
-  std::vector<Candidate> candidates;
-  std::vector<LeftOut> left_out;  // only for an explanation
-  std::vector<std::uint32_t> order;
+  CandidateTable candidates;
+  std::vector<LeftOut> left_out;       // only for an explanation
+  std::vector<std::uint32_t> order;    // places in candidates
+  std::vector<EndpointRef> endpoints;  // the chosen one and its fallbacks
 };
 
 // What all candidates of a pick share.
@@ -54,19 +62,27 @@ struct PickInputs {
   double output_tokens = 0;  // o
   absl::Duration max_wait;   // zero: off
   PoolAverages averages;
+
+  CostShared costs() const {
+    return CostShared{.prompt_tokens = prompt_tokens,
+                      .output_tokens = output_tokens,
+                      .residence_s = averages.residence_s,
+                      .rho = averages.rho,
+                      .ctx_half = kDefaultCtxHalf};
+  }
 };
 
 // h in tokens: full blocks, but at least one token is always computed.
-std::uint64_t CachedTokens(std::uint32_t blocks, const PickInputs& inputs);
+inline std::uint64_t CachedTokens(std::uint32_t blocks, const PickInputs& inputs) {
+  if (inputs.prompt_tokens == 0) return 0;
+  return std::min(std::uint64_t{blocks} * inputs.block_size, inputs.prompt_tokens - 1);
+}
 
-// Fills scratch->candidates, ordered by target, none at its limit, with their cost terms. An error
-// says why there is none; *retry_after is set when waiting helps.
+// Fills scratch->candidates, ordered by target, none at its limit; and, for an explanation, who is
+// left out. An error says why there is none; *retry_after is set when waiting helps.
 absl::Status FindCandidates(Pool& pool, const Query& query, const EndpointFilter& filter,
                             const PickInputs& inputs, absl::Time now, PickScratch* scratch,
                             absl::Duration* retry_after) ABSL_EXCLUSIVE_LOCKS_REQUIRED(pool.mu());
-
-// Sets h and the cost terms anew.
-void SetCachedBlocks(std::uint32_t blocks, const PickInputs& inputs, Candidate* candidate);
 
 }  // namespace warmpath
 

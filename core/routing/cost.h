@@ -13,6 +13,7 @@
 #ifndef WARMPATH_CORE_ROUTING_COST_H_
 #define WARMPATH_CORE_ROUTING_COST_H_
 
+#include <cstddef>
 #include <cstdint>
 
 namespace warmpath {
@@ -52,6 +53,32 @@ struct CostTerms {
 
 double PoolPrice(double rho);  // a
 CostTerms MarginalCost(const CostInput& input);
+
+// What all candidates of one pick have in common.
+struct CostShared {
+  std::uint64_t prompt_tokens = 0;  // L
+  double output_tokens = 0;         // o
+  double residence_s = 0;           // R
+  double rho = 0;
+  double ctx_half = 0;  // tokens
+};
+
+// The rest of CostInput, one entry per candidate. C is infinity where it is not known.
+struct CostColumns {
+  const double* cached_tokens = nullptr;
+  const double* rate = nullptr;
+  const double* wait_s = nullptr;
+  const double* inflight = nullptr;
+  const double* kv_tokens = nullptr;
+  const double* kv_capacity = nullptr;
+};
+
+// MarginalCost(...).Sum() and MarginalCost(...).TimeToFirstToken() of the candidates in
+// [first, last), bit for bit, several at once.
+void MarginalCosts(const CostShared& shared, const CostColumns& columns, std::size_t first,
+                   std::size_t last, double* cost_s);
+void TimesToFirstToken(const CostShared& shared, const CostColumns& columns, std::size_t first,
+                       std::size_t last, double* ttft_s);
 
 }  // namespace warmpath
 

@@ -2,12 +2,16 @@
 #ifndef WARMPATH_CORE_ROUTING_COST_POLICIES_H_
 #define WARMPATH_CORE_ROUTING_COST_POLICIES_H_
 
-#include <span>
+#include <cstddef>
 #include <string_view>
 
 #include "core/routing/policy.h"
 
 namespace warmpath {
+
+// The score of all candidates in [first, last): what they cost by docs/policy.md.
+void ScoreByCost(const PolicyContext& context, std::size_t first, std::size_t last,
+                 CandidateTable& candidates);
 
 // The default: predicted time to first token plus what the choice costs others.
 class MarginalCostPolicy final : public Policy {
@@ -15,7 +19,9 @@ class MarginalCostPolicy final : public Policy {
   std::string_view name() const override { return "marginal_cost"; }
   bool ScoresMatch(const PolicyInput& /*input*/) const override { return true; }
   PickReason Score(const PolicyInput& input, const PolicyContext& context,
-                   std::span<Candidate> candidates) const override;
+                   CandidateTable& candidates) const override;
+  void Rescore(const PolicyContext& context, std::size_t candidate,
+               CandidateTable& candidates) const override;
 };
 
 // W + P: the predicted time to first token alone.
@@ -24,7 +30,9 @@ class MinTtftPolicy final : public Policy {
   std::string_view name() const override { return "min_ttft"; }
   bool ScoresMatch(const PolicyInput& /*input*/) const override { return true; }
   PickReason Score(const PolicyInput& input, const PolicyContext& context,
-                   std::span<Candidate> candidates) const override;
+                   CandidateTable& candidates) const override;
+  void Rescore(const PolicyContext& context, std::size_t candidate,
+               CandidateTable& candidates) const override;
 };
 
 }  // namespace warmpath

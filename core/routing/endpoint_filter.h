@@ -16,6 +16,8 @@ class EndpointFilter {
  public:
   explicit EndpointFilter(const Query& query);
 
+  // Every target passes both.
+  bool AllowsAll() const { return !has_subset_ && exclude_.empty(); }
   // "ip:port" of the target, or its "ip" alone, is in the subset; or there is no subset.
   bool InSubset(const TargetState& target) const;
   // By "ip:port" or worker id.

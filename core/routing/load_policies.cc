@@ -9,29 +9,31 @@ constexpr double kBehind = 1e12;
 }  // namespace
 
 PickReason RoundRobinPolicy::Score(const PolicyInput& /*input*/, const PolicyContext& context,
-                                   std::span<Candidate> candidates) const {
+                                   CandidateTable& candidates) const {
   // Distance in a ring of 2^32 from the one after the last; kNoTarget + 1 is 0.
-  for (Candidate& candidate : candidates) {
-    candidate.score = static_cast<double>(candidate.target - (context.state.last_turn + 1u));
+  const std::span<double> scores = candidates.scores();
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    scores[i] = static_cast<double>(candidates.target(i) - (context.state.last_turn + 1u));
   }
   return PickReason::kTurn;
 }
 
 PickReason RandomPolicy::Score(const PolicyInput& /*input*/, const PolicyContext& context,
-                               std::span<Candidate> candidates) const {
-  for (Candidate& candidate : candidates) candidate.score = context.random.Unit();
+                               CandidateTable& candidates) const {
+  for (double& score : candidates.scores()) score = context.random.Unit();
   return PickReason::kRandom;
 }
 
 PickReason LeastOutstandingPolicy::Score(const PolicyInput& /*input*/,
                                          const PolicyContext& /*context*/,
-                                         std::span<Candidate> candidates) const {
-  for (Candidate& candidate : candidates) candidate.score = candidate.load.inflight;
+                                         CandidateTable& candidates) const {
+  const std::span<double> scores = candidates.scores();
+  for (std::size_t i = 0; i < scores.size(); ++i) scores[i] = candidates.inflight(i);
   return PickReason::kLeastOutstanding;
 }
 
 PickReason PowerOfTwoPolicy::Score(const PolicyInput& /*input*/, const PolicyContext& context,
-                                   std::span<Candidate> candidates) const {
+                                   CandidateTable& candidates) const {
   const std::size_t n = candidates.size();
   const std::size_t first = context.random.Below(n);
   std::size_t second = first;
@@ -39,8 +41,9 @@ PickReason PowerOfTwoPolicy::Score(const PolicyInput& /*input*/, const PolicyCon
     second = context.random.Below(n - 1);
     if (second >= first) ++second;
   }
+  const std::span<double> scores = candidates.scores();
   for (std::size_t i = 0; i < n; ++i) {
-    candidates[i].score = candidates[i].load.inflight + (i == first || i == second ? 0 : kBehind);
+    scores[i] = candidates.inflight(i) + (i == first || i == second ? 0 : kBehind);
   }
   return PickReason::kTwoChoices;
 }

@@ -2,7 +2,6 @@
 #ifndef WARMPATH_CORE_ROUTING_LOAD_POLICIES_H_
 #define WARMPATH_CORE_ROUTING_LOAD_POLICIES_H_
 
-#include <span>
 #include <string_view>
 
 #include "core/routing/policy.h"
@@ -14,14 +13,14 @@ class RoundRobinPolicy final : public Policy {
  public:
   std::string_view name() const override { return "round_robin"; }
   PickReason Score(const PolicyInput& input, const PolicyContext& context,
-                   std::span<Candidate> candidates) const override;
+                   CandidateTable& candidates) const override;
 };
 
 class RandomPolicy final : public Policy {
  public:
   std::string_view name() const override { return "random"; }
   PickReason Score(const PolicyInput& input, const PolicyContext& context,
-                   std::span<Candidate> candidates) const override;
+                   CandidateTable& candidates) const override;
 };
 
 // Fewest requests in flight.
@@ -29,7 +28,7 @@ class LeastOutstandingPolicy final : public Policy {
  public:
   std::string_view name() const override { return "least_outstanding"; }
   PickReason Score(const PolicyInput& input, const PolicyContext& context,
-                   std::span<Candidate> candidates) const override;
+                   CandidateTable& candidates) const override;
 };
 
 // Of two random candidates the one with fewer requests in flight.
@@ -37,7 +36,7 @@ class PowerOfTwoPolicy final : public Policy {
  public:
   std::string_view name() const override { return "power_of_two"; }
   PickReason Score(const PolicyInput& input, const PolicyContext& context,
-                   std::span<Candidate> candidates) const override;
+                   CandidateTable& candidates) const override;
 };
 
 }  // namespace warmpath

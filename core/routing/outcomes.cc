@@ -56,13 +56,16 @@ struct Healing {
 
 // Compares what was cached with what the pick believed.
 std::optional<Healing> Compare(const Reservation& reservation, std::uint64_t actual_cached,
-                               std::uint32_t block_size, TargetState& target, LoadLedger& ledger) {
+                               Pool& pool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(pool.mu()) {
   // An estimate against a count: neither drift nor healing follows from their difference.
   if (reservation.chain_kind == ChainKind::kText) return std::nullopt;
+  const std::uint32_t block_size = pool.routing_block_size();
   const bool fell_short = reservation.cached_tokens > actual_cached + block_size;
-  NoteShortfall(fell_short, target);
+  pool.Edit(reservation.target,
+            [fell_short](TargetState& target) { NoteShortfall(fell_short, target); });
+  const TargetState& target = pool.targets()[reservation.target];
   // What outcomes had taught beside the events was wrong: the events alone know better.
-  if (fell_short && target.spec.has_events) ledger.ForgetPredicted(reservation.target);
+  if (fell_short && target.spec.has_events) pool.ledger().ForgetPredicted(reservation.target);
   const std::size_t known = reservation.cached_tokens / block_size;
   const std::size_t cached =
       std::min<std::size_t>(actual_cached / block_size, reservation.chain.size());
@@ -107,7 +110,7 @@ absl::Status Picker::ReportOutcome(Fleet& fleet, const Outcome& outcome) {
     absl::MutexLock lock(&pool->mu());
     const absl::Time now = impl_->clock->Now();
     LoadLedger& ledger = pool->ledger();
-    std::vector<TargetState>& targets = pool->targets();
+    const std::vector<TargetState>& targets = pool->targets();
     const Reservation* reservation = ledger.Find(id);
     if (reservation == nullptr) return NotOpen(id);
     if (!outcome.served_by.empty() &&
@@ -115,7 +118,6 @@ absl::Status Picker::ReportOutcome(Fleet& fleet, const Outcome& outcome) {
       const TargetId to = TargetAt(targets, outcome.served_by);
       if (to != kNoTarget) ledger.Move(id, to, now);
     }
-    TargetState& target = targets[reservation->target];
     switch (outcome.kind) {
       case OutcomeKind::kFirstToken: {
         const std::optional<PrefillSpan> span = ledger.FirstToken(id, now);
@@ -138,8 +140,7 @@ absl::Status Picker::ReportOutcome(Fleet& fleet, const Outcome& outcome) {
         }
         if (outcome.actual_cached_tokens.has_value()) {
           pool->pick_state().actual_cached_tokens += *outcome.actual_cached_tokens;
-          healing = Compare(*reservation, *outcome.actual_cached_tokens, pool->routing_block_size(),
-                            target, ledger);
+          healing = Compare(*reservation, *outcome.actual_cached_tokens, *pool);
         }
         closed = ledger.Close(id, CloseCause::kFinished, now, outcome.output_tokens);
         break;

@@ -1,15 +1,19 @@
 #include "core/routing/picker.h"
 
 #include <algorithm>
-#include <cmath>
+#include <cstddef>
 #include <optional>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "core/base/status.h"
+#include "core/routing/candidate_table.h"
 #include "core/routing/candidates.h"
+#include "core/routing/cost.h"
 #include "core/routing/endpoint_filter.h"
 #include "core/routing/pick_stats.h"
 #include "core/routing/picker_impl.h"
@@ -27,6 +31,13 @@ std::vector<double> LockHoldBounds() {
           16e-6,  18e-6, 20e-6, 25e-6, 30e-6, 40e-6, 60e-6, 100e-6, 1e-3,  10e-3};
 }
 
+void FillEndpoint(const TargetState& state, EndpointRef* endpoint) {
+  endpoint->worker_id = state.worker_id;
+  endpoint->rank = state.spec.rank;
+  endpoint->address = state.spec.address;
+  endpoint->needs_rank_header = state.spec.shares_address;
+}
+
 // One pick under the pool's mutex.
 class LockedPick {
  public:
@@ -37,65 +48,75 @@ class LockedPick {
         inputs_(inputs),
         policy_(policy),
         policy_input_(policy_input),
-        scratch_(scratch) {}
+        scratch_(scratch),
+        candidates_(scratch.candidates) {}
 
-  // The winner, verified; null when no candidate's score is a number.
-  Candidate* Choose() {
+  // The winner's place, verified; nothing when no candidate's score is a number.
+  std::optional<std::size_t> Choose() {
     pool_.mu().AssertHeld();
-    const PolicyContext context{
-        .config = pool_.config(), .state = pool_.pick_state(), .random = pool_.random()};
-    reason_ = policy_.Score(policy_input_, context, scratch_.candidates);
-    DropNotFinite();
-    for (;;) {
-      Candidate* best = Best();
-      if (best == nullptr || !Correct(*best) || !policy_.ScoresMatch(policy_input_)) return best;
-      policy_.Score(policy_input_, context, std::span(best, 1));
+    const PolicyContext context{.config = pool_.config(),
+                                .targets = pool_.targets(),
+                                .costs = inputs_.costs(),
+                                .state = pool_.pick_state(),
+                                .random = pool_.random()};
+    reason_ = policy_.Score(policy_input_, context, candidates_);
+    pool_.pick_state().not_finite += candidates_.DropNotFinite();
+    if (candidates_.empty()) return std::nullopt;
+    // Once more for each that is found to hold less, or more, than its match said: at most all.
+    std::vector<std::uint32_t>& verified = scratch_.order;
+    for (verified.clear();;) {
+      const std::size_t best = Best();
+      if (std::find(verified.begin(), verified.end(), best) != verified.end()) return best;
+      verified.push_back(static_cast<std::uint32_t>(best));
+      if (!Correct(best) || !policy_.ScoresMatch(policy_input_)) return best;
+      policy_.Rescore(context, best, candidates_);
     }
   }
 
-  PickReason Reason(const Candidate& chosen, std::uint64_t longest_match) const {
+  PickReason Reason(std::uint64_t cached_tokens, std::uint64_t longest_match) const {
     if (reason_ != PickReason::kCost) return reason_;
     if (query_.chain.empty()) return PickReason::kShortPrompt;
     if (longest_match == 0) return PickReason::kNoPrefix;
-    return chosen.input.cached_tokens >= longest_match ? PickReason::kPrefix : PickReason::kCost;
+    return cached_tokens >= longest_match ? PickReason::kPrefix : PickReason::kCost;
   }
 
  private:
-  // A score that is no number is a bug here, and must not decide where requests go.
-  void DropNotFinite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(pool_.mu()) {
-    pool_.pick_state().not_finite += std::erase_if(
-        scratch_.candidates, [](const Candidate& c) { return !std::isfinite(c.score); });
-  }
-
-  Candidate* Best() ABSL_EXCLUSIVE_LOCKS_REQUIRED(pool_.mu()) {
-    Candidate* best = nullptr;
-    std::uint64_t ties = 0;
-    for (Candidate& candidate : scratch_.candidates) {
-      if (best == nullptr || candidate.score < best->score) {
-        best = &candidate;
+  // The least score; of equal ones each with the same probability.
+  std::size_t Best() ABSL_EXCLUSIVE_LOCKS_REQUIRED(pool_.mu()) {
+    const std::span<const double> scores = std::as_const(candidates_).scores();
+    std::size_t best = 0;
+    std::uint64_t ties = 1;
+    for (std::size_t i = 1; i < scores.size(); ++i) {
+      if (scores[i] < scores[best]) {
+        best = i;
         ties = 1;
-      } else if (candidate.score == best->score && pool_.random().Below(++ties) == 0) {
-        best = &candidate;
+      } else if (scores[i] == scores[best] && pool_.random().Below(++ties) == 0) {
+        best = i;
       }
     }
     return best;
   }
 
-  // Looks at every block that the match skipped, and beyond what picks wrote. True when h changed.
-  bool Correct(Candidate& candidate) {
-    if (candidate.verified || query_.chain.empty() || query_.chain_kind == ChainKind::kText) {
-      return false;
+  // Looks at the blocks that the match skipped, and beyond what picks wrote. True when h changed.
+  bool Correct(std::size_t candidate) ABSL_EXCLUSIVE_LOCKS_REQUIRED(pool_.mu()) {
+    if (query_.chain.empty() || query_.chain_kind == ChainKind::kText) return false;
+    const TargetId target = candidates_.target(candidate);
+    const Slot slot = pool_.rows()[target].slot;
+    if (slot == kNoSlot) return false;
+    const std::uint32_t event_blocks = scratch_.events.Of(slot);
+    const std::uint32_t written_blocks = scratch_.written[target];
+    std::size_t from = written_blocks;
+    std::size_t limit = query_.chain.size();
+    if (event_blocks > written_blocks) {
+      // What the match has seen a moment ago is looked at once more by its last block, which is
+      // the first that an engine evicts.
+      from = std::max<std::size_t>(from, std::max(scratch_.events.SeenOf(slot), 1u) - 1);
+      limit = event_blocks;
     }
-    candidate.verified = true;
-    if (candidate.state->slot == kNoSlot) return false;
-    const std::uint32_t before = std::max(candidate.event_blocks, candidate.written_blocks);
-    const std::size_t limit = candidate.event_blocks > candidate.written_blocks
-                                  ? candidate.event_blocks
-                                  : query_.chain.size();
-    const auto depth = static_cast<std::uint32_t>(pool_.index().VerifiedGpuDepth(
-        candidate.state->slot, query_.chain, candidate.written_blocks, limit));
-    if (depth == before) return false;
-    SetCachedBlocks(depth, inputs_, &candidate);
+    const auto depth =
+        static_cast<std::uint32_t>(pool_.index().VerifiedGpuDepth(slot, query_.chain, from, limit));
+    if (depth == candidates_.blocks(candidate)) return false;
+    candidates_.SetHeld(candidate, depth, CachedTokens(depth, inputs_));
     return true;
   }
 
@@ -105,71 +126,67 @@ class LockedPick {
   const Policy& policy_;
   const PolicyInput& policy_input_;
   PickScratch& scratch_;
+  CandidateTable& candidates_;
   PickReason reason_ = PickReason::kCost;
 };
 
-std::uint64_t LongestMatch(const PickScratch& scratch) {
-  std::uint64_t most = 0;
-  for (const Candidate& c : scratch.candidates) most = std::max(most, c.input.cached_tokens);
-  return most;
-}
-
-EndpointRef EndpointOf(const TargetState& state) {
-  return EndpointRef{.worker_id = state.worker_id,
-                     .rank = state.spec.rank,
-                     .address = state.spec.address,
-                     .needs_rank_header = state.spec.shares_address};
-}
-
 CandidateTerms TermsOf(const TargetState& state) {
   CandidateTerms terms;
-  terms.endpoint = EndpointOf(state);
+  FillEndpoint(state, &terms.endpoint);
   terms.kv_capacity_tokens = state.spec.kv_capacity_tokens;
   terms.freshness = state.freshness();
   terms.causes = state.AllCauses();
   return terms;
 }
 
-CandidateTerms TermsOf(const Candidate& candidate) {
-  CandidateTerms terms = TermsOf(*candidate.state);
-  terms.cached_tokens = candidate.input.cached_tokens;
-  terms.uncached_tokens = candidate.input.prompt_tokens - candidate.input.cached_tokens;
-  terms.wait_s = candidate.terms.wait_s;
-  terms.prefill_s = candidate.terms.prefill_s;
-  terms.pool_price_s = candidate.terms.pool_price_s;
-  terms.decode_stall_s = candidate.terms.decode_stall_s;
-  terms.kv_pressure_s = candidate.terms.kv_pressure_s;
-  terms.kv_wait_s = candidate.terms.kv_wait_s;
-  terms.cost_s = candidate.score;
-  terms.inflight = candidate.load.inflight;
-  terms.kv_tokens = candidate.load.kv_tokens;
+CandidateTerms TermsOf(const std::vector<TargetState>& targets, const CandidateTable& candidates,
+                       std::size_t i, const CostShared& shared) {
+  CandidateTerms terms = TermsOf(targets[candidates.target(i)]);
+  const CostInput input = candidates.InputOf(i, shared);
+  const CostTerms costs = MarginalCost(input);
+  terms.cached_tokens = input.cached_tokens;
+  terms.uncached_tokens = input.prompt_tokens - input.cached_tokens;
+  terms.wait_s = costs.wait_s;
+  terms.prefill_s = costs.prefill_s;
+  terms.pool_price_s = costs.pool_price_s;
+  terms.decode_stall_s = costs.decode_stall_s;
+  terms.kv_pressure_s = costs.kv_pressure_s;
+  terms.kv_wait_s = costs.kv_wait_s;
+  terms.cost_s = candidates.scores()[i];
+  terms.inflight = input.inflight;
+  terms.kv_tokens = input.kv_tokens;
   return terms;
 }
 
-// Positions of the best `count` candidates but the chosen one, best first; `with_limited` also of
-// those that the policy would not have as fallbacks.
-void OrderRest(const std::vector<Candidate>& candidates, const Candidate* chosen, std::size_t count,
+// Places of the best `count` candidates but the chosen one, best first, of equal ones the first
+// first; `with_limited` also of those that the policy would not have as fallbacks.
+void OrderRest(const CandidateTable& candidates, std::size_t chosen, std::size_t count,
                bool with_limited, std::vector<std::uint32_t>* order) {
+  const std::span<const double> scores = candidates.scores();
   order->clear();
+  count = std::min(count, candidates.size());
+  if (count == 0) return;
+  double worst = 0;  // of order
   for (std::uint32_t i = 0; i < candidates.size(); ++i) {
-    if (&candidates[i] == chosen) continue;
-    if (with_limited || !candidates[i].at_limit) order->push_back(i);
+    // Few are asked for: most candidates end here.
+    if (order->size() == count && scores[i] >= worst) continue;
+    if (i == chosen || (!with_limited && candidates.at_limit(i))) continue;
+    const auto place = std::upper_bound(
+        order->begin(), order->end(), i,
+        [scores](std::uint32_t a, std::uint32_t b) { return scores[a] < scores[b]; });
+    order->insert(place, i);
+    if (order->size() > count) order->pop_back();
+    worst = scores[order->back()];
   }
-  const auto middle = order->begin() + static_cast<std::ptrdiff_t>(std::min(count, order->size()));
-  std::partial_sort(order->begin(), middle, order->end(),
-                    [&candidates](std::uint32_t a, std::uint32_t b) {
-                      return candidates[a].score < candidates[b].score;
-                    });
-  order->erase(middle, order->end());
 }
 
-void Explain(const std::vector<TargetState>& targets, const Candidate* chosen,
+void Explain(const std::vector<TargetState>& targets, std::size_t chosen, const CostShared& shared,
              const PolicyInput& policy_input, PickScratch& scratch, Decision& decision) {
-  decision.explanation.push_back(TermsOf(*chosen));
-  OrderRest(scratch.candidates, chosen, scratch.candidates.size(), /*with_limited=*/true,
-            &scratch.order);
+  const CandidateTable& candidates = scratch.candidates;
+  decision.explanation.push_back(TermsOf(targets, candidates, chosen, shared));
+  OrderRest(candidates, chosen, candidates.size(), /*with_limited=*/true, &scratch.order);
   for (const std::uint32_t i : scratch.order) {
-    decision.explanation.push_back(TermsOf(scratch.candidates[i]));
+    decision.explanation.push_back(TermsOf(targets, candidates, i, shared));
   }
   for (LeftOut& left_out : scratch.left_out) {
     CandidateTerms terms = TermsOf(targets[left_out.target]);
@@ -179,26 +196,29 @@ void Explain(const std::vector<TargetState>& targets, const Candidate* chosen,
   if (!policy_input.note.empty()) decision.notes.push_back(policy_input.note);
 }
 
-// All that has to be read from the targets.
-void FillDecision(const Candidate* chosen, const Query& query, PickScratch& scratch,
-                  Decision& decision) {
-  decision.endpoint = EndpointOf(*chosen->state);
-  OrderRest(scratch.candidates, chosen, query.max_fallbacks, /*with_limited=*/false,
-            &scratch.order);
-  decision.fallbacks.reserve(scratch.order.size());
-  for (const std::uint32_t i : scratch.order) {
-    decision.fallbacks.push_back(EndpointOf(*scratch.candidates[i].state));
+// Copies the names of the chosen target and its fallbacks to the scratch, whose strings have their
+// memory already.
+void TakeEndpoints(const std::vector<TargetState>& targets, std::size_t chosen,
+                   std::size_t max_fallbacks, PickScratch* scratch) {
+  const CandidateTable& candidates = scratch->candidates;
+  OrderRest(candidates, chosen, max_fallbacks, /*with_limited=*/false, &scratch->order);
+  if (scratch->endpoints.size() <= scratch->order.size()) {
+    scratch->endpoints.resize(scratch->order.size() + 1);
   }
-  decision.prompt_tokens = chosen->input.prompt_tokens;
-  decision.predicted_cached_tokens = chosen->input.cached_tokens;
-  decision.predicted_ttft_s = chosen->terms.TimeToFirstToken();
-  decision.freshness = chosen->freshness;
-  decision.causes = chosen->state->AllCauses();
+  FillEndpoint(targets[candidates.target(chosen)], &scratch->endpoints[0]);
+  for (std::size_t i = 0; i < scratch->order.size(); ++i) {
+    FillEndpoint(targets[candidates.target(scratch->order[i])], &scratch->endpoints[i + 1]);
+  }
 }
 
-void CountFreshness(const PickScratch& scratch, Decision& decision) {
-  for (const Candidate& candidate : scratch.candidates) {
-    switch (candidate.freshness) {
+// What follows from the scratch alone, when others may pick again.
+void FillDecision(const PickScratch& scratch, Decision& decision) {
+  decision.endpoint = scratch.endpoints[0];
+  const auto fallbacks = scratch.endpoints.begin() + 1;
+  decision.fallbacks.assign(fallbacks,
+                            fallbacks + static_cast<std::ptrdiff_t>(scratch.order.size()));
+  for (std::size_t i = 0; i < scratch.candidates.size(); ++i) {
+    switch (scratch.candidates.freshness(i)) {
       case Freshness::kExact:
         ++decision.candidates_exact;
         break;
@@ -296,21 +316,33 @@ absl::StatusOr<Decision> Picker::Pick(Pool& pool, const Query& query, absl::Dura
       return status;
     }
     LockedPick pick(pool, query, inputs, policy, policy_input, scratch);
-    const Candidate* const chosen = pick.Choose();
-    if (chosen == nullptr) {
+    const std::optional<std::size_t> best = pick.Choose();
+    if (!best.has_value()) {
       return absl::InternalError(
           absl::StrCat("pool ", pool.name(), ": no candidate's cost is a number"));
     }
-    FillDecision(chosen, query, scratch, decision);
-    const std::uint64_t longest_match = LongestMatch(scratch);
-    reason = pick.Reason(*chosen, longest_match);
-    if (query.explain) Explain(pool.targets(), chosen, policy_input, scratch, decision);
+    const std::size_t chosen = *best;
+    const CandidateTable& candidates = scratch.candidates;
+    const TargetId target = candidates.target(chosen);
+    const CostInput input = candidates.InputOf(chosen, inputs.costs());
+    const CostTerms terms = MarginalCost(input);
+    const std::uint64_t longest_match = CachedTokens(candidates.MostBlocks(), inputs);
+    reason = pick.Reason(input.cached_tokens, longest_match);
+    decision.prompt_tokens = input.prompt_tokens;
+    decision.predicted_cached_tokens = input.cached_tokens;
+    decision.predicted_ttft_s = terms.TimeToFirstToken();
+    decision.freshness = candidates.freshness(chosen);
+    decision.causes = pool.targets()[target].AllCauses();
+    if (query.explain) {
+      Explain(pool.targets(), chosen, inputs.costs(), policy_input, scratch, decision);
+    }
+    TakeEndpoints(pool.targets(), chosen, query.max_fallbacks, &scratch);
     if (query.reserve) {
-      reservation.target = chosen->target;
-      reservation.cached_tokens = chosen->input.cached_tokens;
-      reservation.prefill_s = chosen->terms.prefill_s;
-      reservation.prefill_work = chosen->terms.prefill_s * chosen->input.rate;
-      reservation.wait_s = chosen->terms.wait_s;
+      reservation.target = target;
+      reservation.cached_tokens = input.cached_tokens;
+      reservation.prefill_s = terms.prefill_s;
+      reservation.prefill_work = terms.prefill_s * input.rate;
+      reservation.wait_s = terms.wait_s;
       decision.reservation_id = ledger.Open(std::move(reservation), now);
       if (decision.reservation_id == 0) {
         return absl::ResourceExhaustedError(absl::StrCat(
@@ -318,15 +350,15 @@ absl::StatusOr<Decision> Picker::Pick(Pool& pool, const Query& query, absl::Dura
             " reservations are open, as many as max_reservations_per_pool allows; report "
             "outcomes, or use shorter leases"));
       }
-      state.last_turn = chosen->target;
+      state.last_turn = target;
       state.prompt_tokens += inputs.prompt_tokens;
       state.matched_tokens += longest_match;
-      state.predicted_cached_tokens += chosen->input.cached_tokens;
+      state.predicted_cached_tokens += input.cached_tokens;
       CountPick(policy_index, reason, decision.freshness, state);
     }
   }
-  // The scratch is this thread's: what needs no target is made when others may pick again.
-  CountFreshness(scratch, decision);
+  // The scratch is this thread's.
+  FillDecision(scratch, decision);
   if (by_text) ClaimNothing(decision);
   decision.policy = std::string(policy.name());
   decision.reason = std::string(PickReasonName(reason));

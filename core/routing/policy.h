@@ -14,8 +14,8 @@
 #include "absl/status/statusor.h"
 #include "core/base/random.h"
 #include "core/fleet/fleet.h"
-#include "core/fleet/load_ledger.h"
 #include "core/fleet/pool.h"
+#include "core/routing/candidate_table.h"
 #include "core/routing/cost.h"
 #include "core/routing/query.h"
 
@@ -40,26 +40,11 @@ enum class PickReason : std::uint8_t {
 inline constexpr std::size_t kPickReasonCount = 13;
 std::string_view PickReasonName(PickReason reason);
 
-// One target that could be picked. Lives for one pick, under the pool's mutex.
-struct Candidate {
-  TargetId target = kNoTarget;
-  const TargetState* state = nullptr;
-  TargetLoad load;
-  CostInput input;
-  CostTerms terms;
-  std::uint32_t event_blocks = 0;    // leading blocks by the index's match, not verified
-  std::uint32_t written_blocks = 0;  // by what picks wrote: in flight and predicted
-  Freshness freshness = Freshness::kNone;
-  bool verified = false;
-  // Set by the policy.
-  double score = 0;
-  bool at_limit = false;  // may be chosen when nobody else is left, but is no fallback
-};
-
-// What a policy may look at. `key` is what Prepare returned.
+// What a policy may look at, beside the candidates.
 struct PolicyContext {
-  std::uint64_t key = 0;
   const PoolConfig& config;
+  std::span<const TargetState> targets;
+  CostShared costs;
   PickState& state;
   Random& random;
 };
@@ -77,12 +62,15 @@ class Policy {
   virtual std::string_view name() const = 0;
   virtual absl::StatusOr<PolicyInput> Prepare(const Query& query, const PoolConfig& config) const;
 
-  // True when a corrected match changes the choice. Then Score must judge each candidate by itself.
+  // True when a corrected match changes the choice: then Rescore is called for it.
   virtual bool ScoresMatch(const PolicyInput& /*input*/) const { return false; }
 
-  // Sets the score of each candidate. REQUIRES: candidates not empty, ordered by target.
+  // Sets the score of each candidate. REQUIRES: candidates not empty.
   virtual PickReason Score(const PolicyInput& input, const PolicyContext& context,
-                           std::span<Candidate> candidates) const = 0;
+                           CandidateTable& candidates) const = 0;
+  // Sets the score of one, whose match was corrected, anew.
+  virtual void Rescore(const PolicyContext& /*context*/, std::size_t /*candidate*/,
+                       CandidateTable& /*candidates*/) const {}
 
  protected:
   ~Policy() = default;

@@ -1,13 +1,14 @@
 #include "core/routing/sticky_policies.h"
 
-#include <algorithm>
-#include <string>
+#include <cstddef>
+#include <span>
 #include <utility>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include "core/base/status.h"
+#include "core/routing/cost_policies.h"
 #include "core/routing/prefix_key.h"
 
 namespace warmpath {
@@ -24,13 +25,15 @@ std::uint64_t Draw(std::uint64_t key, const TargetState& state) {
 
 // Targets that still load their snapshot take no keys while any other is there: they would only
 // move keys twice.
-bool TakesKeys(const Candidate& candidate, bool any_ready) {
-  return !any_ready || candidate.state->lifecycle == Lifecycle::kReady;
+bool TakesKeys(const TargetState& state, bool any_ready) {
+  return !any_ready || state.lifecycle == Lifecycle::kReady;
 }
 
-bool AnyReady(std::span<const Candidate> candidates) {
-  return std::any_of(candidates.begin(), candidates.end(),
-                     [](const Candidate& c) { return c.state->lifecycle == Lifecycle::kReady; });
+bool AnyReady(const PolicyContext& context, const CandidateTable& candidates) {
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    if (context.targets[candidates.target(i)].lifecycle == Lifecycle::kReady) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -42,29 +45,32 @@ absl::StatusOr<PolicyInput> PrefixAwarePolicy::Prepare(const Query& query,
 }
 
 PickReason PrefixAwarePolicy::Score(const PolicyInput& input, const PolicyContext& context,
-                                    std::span<Candidate> candidates) const {
-  const bool any_ready = AnyReady(candidates);
-  Candidate* chosen = nullptr;
+                                    CandidateTable& candidates) const {
+  constexpr std::size_t kNobody = ~std::size_t{0};
+  const bool any_ready = AnyReady(context, candidates);
+  const std::span<double> scores = candidates.scores();
+  std::size_t chosen = kNobody;
   std::uint64_t highest = 0;
   bool all_at_threshold = true;
-  for (Candidate& candidate : candidates) {
-    candidate.score = candidate.load.inflight;
-    candidate.at_limit =
-        candidate.load.inflight >= context.config.prefix_aware.concurrency_threshold;
-    all_at_threshold = all_at_threshold && candidate.at_limit;
-    if (!TakesKeys(candidate, any_ready)) continue;
-    const std::uint64_t draw = Draw(input.key, *candidate.state);
-    if (chosen == nullptr || draw > highest) {
-      chosen = &candidate;
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    const TargetState& state = context.targets[candidates.target(i)];
+    scores[i] = candidates.inflight(i);
+    candidates.SetAtLimit(
+        i, candidates.inflight(i) >= context.config.prefix_aware.concurrency_threshold);
+    all_at_threshold = all_at_threshold && candidates.at_limit(i);
+    if (!TakesKeys(state, any_ready)) continue;
+    const std::uint64_t draw = Draw(input.key, state);
+    if (chosen == kNobody || draw > highest) {
+      chosen = i;
       highest = draw;
     }
   }
   if (all_at_threshold) return PickReason::kAllAtThreshold;
-  if (chosen->at_limit) {
-    chosen->score = kBehind;
+  if (candidates.at_limit(chosen)) {
+    scores[chosen] = kBehind;
     return PickReason::kOverflow;
   }
-  chosen->score = -1;
+  scores[chosen] = -1;
   return PickReason::kPrefixKey;
 }
 
@@ -77,20 +83,27 @@ absl::StatusOr<PolicyInput> SessionPolicy::Prepare(const Query& query,
                      .key = XXH3_64bits(query.session_key.data(), query.session_key.size())};
 }
 
-PickReason SessionPolicy::Score(const PolicyInput& input, const PolicyContext& /*context*/,
-                                std::span<Candidate> candidates) const {
+PickReason SessionPolicy::Score(const PolicyInput& input, const PolicyContext& context,
+                                CandidateTable& candidates) const {
   if (!input.has_key) {
-    for (Candidate& candidate : candidates) candidate.score = candidate.terms.Sum();
+    ScoreByCost(context, 0, candidates.size(), candidates);
     return PickReason::kNoSessionKey;
   }
-  const bool any_ready = AnyReady(candidates);
-  for (Candidate& candidate : candidates) {
-    const std::uint64_t draw = Draw(input.key, *candidate.state);
+  const bool any_ready = AnyReady(context, candidates);
+  const std::span<double> scores = candidates.scores();
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    const TargetState& state = context.targets[candidates.target(i)];
+    const std::uint64_t draw = Draw(input.key, state);
     // Fallbacks follow in the order in which the key would move.
-    candidate.score =
-        1.0 - static_cast<double>(draw) * 0x1.0p-64 + (TakesKeys(candidate, any_ready) ? 0 : 1);
+    scores[i] = 1.0 - static_cast<double>(draw) * 0x1.0p-64 + (TakesKeys(state, any_ready) ? 0 : 1);
   }
   return PickReason::kSession;
+}
+
+// Only without a key: by cost.
+void SessionPolicy::Rescore(const PolicyContext& context, std::size_t candidate,
+                            CandidateTable& candidates) const {
+  ScoreByCost(context, candidate, candidate + 1, candidates);
 }
 
 }  // namespace warmpath

@@ -3,8 +3,7 @@
 #ifndef WARMPATH_CORE_ROUTING_STICKY_POLICIES_H_
 #define WARMPATH_CORE_ROUTING_STICKY_POLICIES_H_
 
-#include <cstdint>
-#include <span>
+#include <cstddef>
 #include <string_view>
 
 #include "core/routing/policy.h"
@@ -20,7 +19,7 @@ class PrefixAwarePolicy final : public Policy {
   // INVALID_ARGUMENT for a prompt of chain hashes only, and for a prefix-aware id out of bounds.
   absl::StatusOr<PolicyInput> Prepare(const Query& query, const PoolConfig& config) const override;
   PickReason Score(const PolicyInput& input, const PolicyContext& context,
-                   std::span<Candidate> candidates) const override;
+                   CandidateTable& candidates) const override;
 };
 
 // Requests with one session key stay on one target while it may be picked. Without a key: by cost.
@@ -30,7 +29,9 @@ class SessionPolicy final : public Policy {
   absl::StatusOr<PolicyInput> Prepare(const Query& query, const PoolConfig& config) const override;
   bool ScoresMatch(const PolicyInput& input) const override { return !input.has_key; }
   PickReason Score(const PolicyInput& input, const PolicyContext& context,
-                   std::span<Candidate> candidates) const override;
+                   CandidateTable& candidates) const override;
+  void Rescore(const PolicyContext& context, std::size_t candidate,
+               CandidateTable& candidates) const override;
 };
 
 }  // namespace warmpath

@@ -1,7 +1,12 @@
 #include "core/routing/cost.h"
 
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
 
+#include "core/base/random.h"
 #include "gtest/gtest.h"
 
 namespace warmpath {
@@ -101,6 +106,60 @@ TEST(CostTest, IsFiniteAtEveryEdge) {
         }
       }
     }
+  }
+}
+
+// The column form gives the very numbers of the plain one: a target must not win or lose by how it
+// was computed.
+TEST(CostTest, ColumnsAgreeBitForBit) {
+  Random random(7);
+  for (int round = 0; round < 200; ++round) {
+    const CostShared shared{.prompt_tokens = random.Below(3) * random.Below(200'000),
+                            .output_tokens = random.Unit() * static_cast<double>(random.Below(900)),
+                            .residence_s = random.Unit() * 60,
+                            .rho = random.Unit(),
+                            .ctx_half = 30'000};
+    constexpr std::size_t kCount = 33;
+    std::vector<CostInput> inputs(kCount);
+    std::vector<double> cached(kCount), rate(kCount), wait(kCount), inflight(kCount), held(kCount),
+        capacity(kCount), cost(kCount), ttft(kCount);
+    for (std::size_t i = 0; i < kCount; ++i) {
+      CostInput& input = inputs[i];
+      input = {.prompt_tokens = shared.prompt_tokens,
+               .cached_tokens = random.Below(shared.prompt_tokens + 1),
+               .output_tokens = shared.output_tokens,
+               .residence_s = shared.residence_s,
+               .rho = shared.rho,
+               .rate = 100 + random.Unit() * 50'000,
+               .ctx_half = shared.ctx_half,
+               .wait_s = random.Unit() * 10,
+               .inflight = static_cast<std::uint32_t>(random.Below(300)),
+               .kv_tokens = random.Below(2) * random.Below(1'000'000),
+               .kv_capacity = random.Below(3) * (1 + random.Below(500'000))};
+      cached[i] = static_cast<double>(input.cached_tokens);
+      rate[i] = input.rate;
+      wait[i] = input.wait_s;
+      inflight[i] = input.inflight;
+      held[i] = static_cast<double>(input.kv_tokens);
+      capacity[i] = input.kv_capacity > 0 ? static_cast<double>(input.kv_capacity)
+                                          : std::numeric_limits<double>::infinity();
+    }
+    const CostColumns columns{.cached_tokens = cached.data(),
+                              .rate = rate.data(),
+                              .wait_s = wait.data(),
+                              .inflight = inflight.data(),
+                              .kv_tokens = held.data(),
+                              .kv_capacity = capacity.data()};
+    MarginalCosts(shared, columns, 0, kCount, cost.data());
+    TimesToFirstToken(shared, columns, 0, kCount, ttft.data());
+    for (std::size_t i = 0; i < kCount; ++i) {
+      ASSERT_EQ(cost[i], MarginalCost(inputs[i]).Sum()) << "round " << round << ", " << i;
+      ASSERT_EQ(ttft[i], MarginalCost(inputs[i]).TimeToFirstToken());
+    }
+    // One by itself, as after a correction.
+    cost[5] = 0;
+    MarginalCosts(shared, columns, 5, 6, cost.data());
+    ASSERT_EQ(cost[5], MarginalCost(inputs[5]).Sum());
   }
 }
 

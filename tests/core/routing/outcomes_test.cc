@@ -198,7 +198,7 @@ TEST_F(OutcomesTest, HealingIsForTheEngineProcessThatServed) {
   {
     absl::MutexLock lock(&pool_->mu());
     pool_->ledger().ClearTarget(0, CloseCause::kNewEpoch, clock_.Now());
-    pool_->targets()[0].spec.epoch = 2;
+    pool_->Edit(0, [](TargetState& t) { t.spec.epoch = 2; });
   }
   EXPECT_THAT(Report({.reservation_id = id, .actual_cached_tokens = 6 * kBlock}),
               StatusIs(absl::StatusCode::kNotFound));

@@ -499,10 +499,12 @@ class SkippingIndex final : public Index {
   void Match(std::span<const ChainHash> chain, MatchResult* result) const override {
     real_->Match(chain, result);
     for (SlotMatch& match : result->slots) match.gpu_depth = says_;
+    result->exact_to = 0;
   }
   void MatchGpu(std::span<const ChainHash> chain, MatchSegments* result) const override {
     real_->MatchGpu(chain, result);
     for (MatchSegments::Segment& segment : result->segments) segment.depth = says_;
+    result->exact_to = 0;
   }
   void MatchExact(std::span<const ChainHash> chain, MatchResult* result) const override {
     real_->MatchExact(chain, result);

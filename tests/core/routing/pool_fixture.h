@@ -93,7 +93,7 @@ class PoolFixture : public ::testing::Test {
   template <typename F>
   void EditTarget(TargetId target, F edit) {
     absl::MutexLock lock(&pool_->mu());
-    edit(pool_->targets()[target]);
+    pool_->Edit(target, edit);
   }
 
   // The target's engine says that it holds these blocks.

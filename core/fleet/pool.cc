@@ -29,10 +29,6 @@ std::uint64_t MedianCapacity(std::span<const TargetState> targets) {
   return *middle;
 }
 
-double ToCapacity(std::uint64_t tokens) {
-  return tokens > 0 ? static_cast<double>(tokens) : std::numeric_limits<double>::infinity();
-}
-
 // `median_capacity` stands in where the target tells none; 0: nobody tells any.
 PickRow RowOf(const TargetState& state, const PeerRates& peers, std::uint64_t median_capacity) {
   const std::uint64_t own = state.spec.kv_capacity_tokens;

@@ -9,9 +9,12 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "core/base/log.h"
 #include "core/base/status.h"
+#include "core/base/strings.h"
+#include "core/fleet/pool.h"
 #include "core/routing/picker.h"
 #include "server/convert_admin.h"
 #include "server/convert_feed.h"
@@ -35,6 +38,25 @@ absl::StatusOr<KnowledgeSource> SourceFromProto(v1::KnowledgeSource source) {
     default:
       return absl::InvalidArgumentError("source: send EVENTS, IN_FLIGHT or PREDICTED");
   }
+}
+
+// A list that is empty because the name is wrong would look like a pool without workers.
+absl::Status CheckPool(const Fleet& fleet, std::string_view name) {
+  constexpr std::size_t kShown = 10;
+  constexpr std::size_t kEchoed = 128;
+  if (name.empty()) return absl::OkStatus();
+  std::vector<std::string> known;
+  for (const std::shared_ptr<Pool>& pool : fleet.Pools()) {
+    if (pool->name() == name) return absl::OkStatus();
+    known.push_back(pool->name());
+  }
+  std::sort(known.begin(), known.end());
+  const std::size_t more = known.size() - std::min(known.size(), kShown);
+  known.resize(known.size() - more);
+  return absl::NotFoundError(absl::StrCat(
+      "pool: '", ToAbsl(name.substr(0, kEchoed)),
+      "' is not here; known pools: ", known.empty() ? "none" : absl::StrJoin(known, ", "),
+      more > 0 ? absl::StrCat(" and ", more, " more") : ""));
 }
 
 // Sends one dump in chunks. Made with everything it sends, so it needs no lock: between OnWriteDone
@@ -108,6 +130,8 @@ class AdminService final : public v1::Admin::CallbackService {
                                         const v1::ListWorkersRequest* request,
                                         v1::ListWorkersResponse* response) override {
     return InPool(context, [this, request, response] {
+      const absl::Status status = CheckPool(*fleet_, request->pool());
+      if (!status.ok()) return ToGrpcStatus(status);
       const absl::Time now = clock_->Now();
       for (const WorkerView& worker : fleet_->ListWorkers(request->pool())) {
         WorkerToProto(worker, now, response->add_workers());
@@ -143,6 +167,8 @@ class AdminService final : public v1::Admin::CallbackService {
                                        const v1::IndexStatsRequest* request,
                                        v1::IndexStatsResponse* response) override {
     return InPool(context, [this, request, response] {
+      const absl::Status status = CheckPool(*fleet_, request->pool());
+      if (!status.ok()) return ToGrpcStatus(status);
       for (const PoolView& pool : fleet_->ListPools(request->pool())) {
         PoolStatsToProto(pool, response->add_pools());
       }

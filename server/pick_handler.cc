@@ -29,6 +29,9 @@ constexpr std::int64_t kMaxItemsPerToken = 8;
 constexpr std::size_t kMaxNameBytes = 1024;
 constexpr std::uint64_t kBytesPerToken = 4;  // the estimate while no tokenizer is at hand
 
+// For a model whose agents may be on their way back: they try again every two seconds.
+constexpr absl::Duration kAskAgainAfter = absl::Seconds(1);
+
 // Chains this long are given back to the allocator instead of kept per thread.
 constexpr std::size_t kKeptChain = 16'384;
 
@@ -271,7 +274,10 @@ PickResult PickHandler::PickPrompt(const v1::PickRequest& request, HolderId hold
             {}};
   }
   const absl::StatusOr<ModelRef> model = fleet_->Resolve(prompt.model);
-  if (!model.ok()) return {model.status(), {}};
+  if (!model.ok()) {
+    return {model.status(),
+            absl::IsUnavailable(model.status()) ? kAskAgainAfter : absl::ZeroDuration()};
+  }
   if (model->lora.has_value()) {
     if (prompt.lora.has_value() && *prompt.lora != *model->lora) {
       return {absl::InvalidArgumentError(absl::StrCat("lora: is \"", ToAbsl(*prompt.lora),

@@ -50,6 +50,9 @@ struct FleetConfig {
   std::uint32_t max_pools = 256;
   absl::Duration worker_lease = absl::Seconds(10);
   absl::Duration heartbeat = absl::Seconds(2);
+  // So long after the start a model that nobody has registered is not NOT_FOUND yet: agents may be
+  // on their way back.
+  absl::Duration warm_up;
   std::uint32_t max_concurrent_snapshots = 8;
   std::uint32_t max_reservations_per_pool = 1u << 20;
 };
@@ -115,10 +118,11 @@ class Fleet {
                                                                std::string_view peer,
                                                                std::shared_ptr<FeedSink> sink) = 0;
 
-  // NOT_FOUND naming the model and the known ones.
+  // NOT_FOUND naming the model and the known ones; UNAVAILABLE instead during FleetConfig::warm_up.
   virtual absl::StatusOr<ModelRef> Resolve(std::string_view model) const = 0;
 
-  // Every pool, in the order of their numbers. A pool is never removed.
+  // Every pool, in the order of their numbers. One that a registration made ends with the last of
+  // its workers, LOST ones included; its number may then be another's.
   virtual std::vector<std::shared_ptr<Pool>> Pools() const = 0;
   // Null when there is no such pool. O(1): each outcome asks.
   virtual std::shared_ptr<Pool> PoolByNumber(std::uint32_t number) const = 0;

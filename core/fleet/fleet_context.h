@@ -71,9 +71,11 @@ class IndexFullQueue {
 
 // A pool and what only the fleet keeps about it.
 struct PoolEntry {
-  explicit PoolEntry(std::shared_ptr<Pool> p) : pool(std::move(p)) {}
+  explicit PoolEntry(std::shared_ptr<Pool> p, bool from_configuration = true)
+      : pool(std::move(p)), configured(from_configuration) {}
 
   const std::shared_ptr<Pool> pool;
+  const bool configured;  // else made by a registration: ends with its last worker
   std::atomic<std::uint64_t> audit_failures{0};
   IndexFullQueue index_full;
   // Under the registry's mutex: workers that are not LOST, and targets of all workers.

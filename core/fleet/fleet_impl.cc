@@ -41,7 +41,8 @@ FleetImpl::FleetImpl(FleetConfig config, const Clock* clock, std::uint64_t rando
       started_(clock->Now()),
       random_(random_seed) {
   absl::MutexLock lock(&registry_mu_);
-  for (const PoolConfig& pool : context_.config.pools) ListEntry(MakeEntry(pool));
+  for (const PoolConfig& pool : context_.config.pools)
+    ListEntry(MakeEntry(pool, /*configured=*/true));
 }
 
 // ---- Register
@@ -170,22 +171,30 @@ absl::StatusOr<std::shared_ptr<PoolEntry>> FleetImpl::EntryFor(const Registratio
   PoolConfig config = context_.config.defaults;
   config.name = registration.model;
   config.aliases.clear();
-  return MakeEntry(std::move(config));
+  return MakeEntry(std::move(config), /*configured=*/false);
 }
 
-std::shared_ptr<PoolEntry> FleetImpl::MakeEntry(PoolConfig config) {
+std::shared_ptr<PoolEntry> FleetImpl::MakeEntry(PoolConfig config, bool configured) {
   std::unique_ptr<Index> index =
       create_index_({.bound_bytes = config.index_bound_bytes, .seed = random_()});
-  const auto number = static_cast<std::uint32_t>(Entries().size());
+  std::uint32_t number = 0;
+  {
+    absl::MutexLock lock(&pools_mu_);
+    const auto free = std::find(pools_.begin(), pools_.end(), nullptr);
+    number = static_cast<std::uint32_t>(free - pools_.begin());
+  }
   return std::make_shared<PoolEntry>(
       std::make_shared<Pool>(std::move(config), std::move(index), random_(),
-                             context_.config.max_reservations_per_pool, number));
+                             context_.config.max_reservations_per_pool, number),
+      configured);
 }
 
 void FleetImpl::ListEntry(std::shared_ptr<PoolEntry> entry) {
   names_.AddPool(entry->pool, entry->pool->config().aliases);
+  const std::uint32_t number = entry->pool->number();
   absl::MutexLock lock(&pools_mu_);
-  pools_.push_back(std::move(entry));
+  if (number == pools_.size()) pools_.emplace_back();
+  pools_[number] = std::move(entry);
 }
 
 absl::StatusOr<std::uint32_t> FleetImpl::AgreeOnBlockSize(const PoolEntry& entry,
@@ -249,6 +258,7 @@ void FleetImpl::Tick() {
   if (now >= next_recovery_) {
     next_recovery_ = now + kRecoveryEvery;
     RecoverFullIndexes(now);
+    RetirePools();
   }
   PumpTurns(context_);
   Ready();
@@ -278,6 +288,20 @@ void FleetImpl::RetireLost(absl::Time now) {
     const auto member = workers_.find(record->id());
     if (member == workers_.end() || member->second.record != record) continue;
     RemoveMember(member, absl::AbortedError("the worker was LOST for too long"), now);
+  }
+}
+
+void FleetImpl::RetirePools() {
+  for (const auto& entry : Entries()) {
+    if (entry->configured) continue;
+    absl::MutexLock registry_lock(&registry_mu_);
+    // Also one whose first registration was refused at the last step.
+    if (entry->targets > 0) continue;
+    absl::MutexLock lock(&pools_mu_);
+    std::shared_ptr<PoolEntry>& listed = pools_[entry->pool->number()];
+    if (listed != entry) continue;
+    names_.RemovePool(*entry->pool);
+    listed.reset();
   }
 }
 

@@ -76,7 +76,7 @@ class FleetImpl final : public Fleet {
   absl::StatusOr<std::shared_ptr<PoolEntry>> EntryFor(const Registration& registration,
                                                       const WorkerNames* own)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(registry_mu_);
-  std::shared_ptr<PoolEntry> MakeEntry(PoolConfig config)
+  std::shared_ptr<PoolEntry> MakeEntry(PoolConfig config, bool configured)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(registry_mu_);
   void ListEntry(std::shared_ptr<PoolEntry> entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(registry_mu_);
   // B for the registration: the pool's, or a new one when no other live worker depends on it.
@@ -89,6 +89,7 @@ class FleetImpl final : public Fleet {
 
   void ExpireLeases(absl::Time now);
   void RetireLost(absl::Time now);
+  void RetirePools();
   void RecoverFullIndexes(absl::Time now);
 
   std::vector<std::shared_ptr<PoolEntry>> Entries() const;
@@ -106,8 +107,9 @@ class FleetImpl final : public Fleet {
   Random random_ ABSL_GUARDED_BY(registry_mu_);
   std::optional<absl::Time> first_register_ ABSL_GUARDED_BY(registry_mu_);
 
-  // Leaf; pools are only ever added.
+  // Leaf; changed under the registry's mutex only.
   mutable absl::Mutex pools_mu_;
+  // By number; null where a pool has ended.
   std::vector<std::shared_ptr<PoolEntry>> pools_ ABSL_GUARDED_BY(pools_mu_);
 
   ModelNames names_;

@@ -10,12 +10,23 @@
 namespace warmpath {
 
 absl::StatusOr<ModelRef> FleetImpl::Resolve(std::string_view model) const {
-  return names_.Resolve(model);
+  absl::StatusOr<ModelRef> ref = names_.Resolve(model);
+  const absl::Duration up = context_.clock->Now() - started_;
+  if (!absl::IsNotFound(ref.status()) || up >= context_.config.warm_up) return ref;
+  return absl::UnavailableError(
+      absl::StrCat(ref.status().message(), "; the router started ",
+                   absl::FormatDuration(absl::Trunc(up, absl::Milliseconds(100))),
+                   " ago and agents may still be on their way back: ask again in a moment"));
 }
 
 std::vector<std::shared_ptr<PoolEntry>> FleetImpl::Entries() const {
   absl::MutexLock lock(&pools_mu_);
-  return pools_;
+  std::vector<std::shared_ptr<PoolEntry>> entries;
+  entries.reserve(pools_.size());
+  for (const auto& entry : pools_) {
+    if (entry != nullptr) entries.push_back(entry);
+  }
+  return entries;
 }
 
 std::vector<std::shared_ptr<PoolEntry>> FleetImpl::EntriesNamed(std::string_view pool) const {
@@ -34,7 +45,8 @@ std::vector<std::shared_ptr<Pool>> FleetImpl::Pools() const {
 
 std::shared_ptr<Pool> FleetImpl::PoolByNumber(std::uint32_t number) const {
   absl::MutexLock lock(&pools_mu_);
-  return number < pools_.size() ? pools_[number]->pool : nullptr;
+  if (number >= pools_.size() || pools_[number] == nullptr) return nullptr;
+  return pools_[number]->pool;
 }
 
 std::shared_ptr<WorkerRecord> FleetImpl::FindRecord(std::string_view worker_id) const {

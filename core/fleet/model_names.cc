@@ -48,6 +48,12 @@ void ModelNames::AddPool(std::shared_ptr<Pool> pool, const std::vector<std::stri
   }
 }
 
+void ModelNames::RemovePool(const Pool& pool) {
+  absl::MutexLock lock(&mu_);
+  base_names_.erase(pool.name());
+  names_.erase(pool.name());
+}
+
 absl::StatusOr<std::shared_ptr<Pool>> ModelNames::PoolForModel(std::string_view model,
                                                                const WorkerNames* own) const {
   absl::MutexLock lock(&mu_);

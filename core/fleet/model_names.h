@@ -39,6 +39,9 @@ class ModelNames {
 
   void AddPool(std::shared_ptr<Pool> pool, const std::vector<std::string>& aliases);
 
+  // REQUIRES: no worker brings names to it any more, and no alias is configured.
+  void RemovePool(const Pool& pool);
+
   // The pool that a registration of `model` joins; null when a pool of that name may be made.
   // FAILED_PRECONDITION when the name is an adapter's. `own`: what the worker brought before, if
   // it is known; it never stands in its own way.

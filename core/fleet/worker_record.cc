@@ -401,9 +401,13 @@ WorkerRecord::FullStep WorkerRecord::RecoverFull(Rank rank, bool room, absl::Tim
     return FullStep::kDone;
   }
   if (!connected_) return FullStep::kLater;
-  if (feed->phase != SnapshotPhase::kNone) return FullStep::kBusy;
+  if (feed->phase != SnapshotPhase::kNone) {
+    // Its agent may never send one: then the others go on without it.
+    return now < feed->full_busy_until ? FullStep::kBusy : FullStep::kLater;
+  }
   if (!room || now < feed->full_not_before) return FullStep::kLater;
   RequestSnapshot(*feed, "index_full", absl::ZeroDuration(), now);
+  feed->full_busy_until = now + kLongestTurn;
   return FullStep::kBusy;
 }
 

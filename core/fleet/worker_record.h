@@ -76,6 +76,8 @@ struct TargetFeed {
   bool full_listed = false;  // is in the pool's IndexFullQueue
   std::uint32_t full_attempts = 0;
   absl::Time full_not_before = absl::InfinitePast();
+  // Until then the pool's other ranks wait for this one's snapshot.
+  absl::Time full_busy_until = absl::InfinitePast();
 
   StringMap<std::uint64_t> last_events;  // of the agent's cumulative reports
   StringMap<std::uint64_t> last_skipped;

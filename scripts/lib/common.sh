@@ -1,6 +1,7 @@
 # Shared by the scripts in this folder; sourced, never run. Sets the working directory to the
 # repository root.
 set -euo pipefail
+export WARMPATH_CALLER_DIR="$PWD"  # file names in arguments are relative to it
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 note() { printf '\n== %s\n' "$*" >&2; }

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import pathlib
 import sys
 import tempfile
@@ -17,14 +18,19 @@ MODEL = "warmpath-demo"
 CACHE_SHARE = 3
 
 
+def caller_path(name):
+    """A file named in an argument, seen from where the script was called."""
+    return str(pathlib.Path(os.environ.get("WARMPATH_CALLER_DIR", ".")) / name)
+
+
 def parse_arguments():
     parser = argparse.ArgumentParser(prog="scripts/demo", add_help=False)
-    parser.add_argument("--json")
-    parser.add_argument("--trace")
+    parser.add_argument("--json", type=caller_path)
+    parser.add_argument("--trace", type=caller_path)
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--policies", default="round_robin,marginal_cost")
     parser.add_argument("--speed-factor", type=float)
-    parser.add_argument("--keep-logs")
+    parser.add_argument("--keep-logs", type=caller_path)
     arguments = parser.parse_args()
     if arguments.speed_factor is None:
         # The generated workload takes about half a minute a policy; a trace's long prompts cost
@@ -44,9 +50,10 @@ def workload_flags(arguments):
 class Fleet:
     """Router, engines and agents of one run, on free ports."""
 
-    def __init__(self, site, policy, blocks, speed_factor):
+    def __init__(self, site, policy, blocks, speed_factor, agent_flags=()):
         self.site = site
         self.label = policy
+        self._agent_flags = agent_flags
         config = site.file(f"{policy}.yaml",
                            "server:\n  grpc_address: 127.0.0.1:0\n  http_address: 127.0.0.1:0\n"
                            f"  drain_delay: 0s\npool_defaults:\n  routing_block_size: {BLOCK}\n"
@@ -78,7 +85,7 @@ class Fleet:
                         [f"--router={self.grpc}", f"--worker-id=engine{index}",
                          f"--engine-http={engine['http']}", f"--events={engine['events'][0]}",
                          f"--replay={engine['replay'][0]}", "--metrics-port=0",
-                         f"--state-file={self.site.folder / name}.state"],
+                         f"--state-file={self.site.folder / name}.state", *self._agent_flags],
                         label=name)  # fmt: skip
 
     def wait_exact(self):

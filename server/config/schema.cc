@@ -88,7 +88,8 @@ void VisitServer(ConfigVisitor& v, ServerSection& s) {
              "Threads of the listener for picks over HTTP; each serves many connections."},
             {1, 256}, &s.http_threads);
   v.Integer({"http_connections", "connections",
-             "Connections of each HTTP listener; further ones wait to be accepted."},
+             "Connections of each HTTP listener; a further one takes the place of the one that has "
+             "been idle for longest."},
             {16, 1'000'000}, &s.http_connections);
   v.Integer({"http_memory_bytes", "bytes",
              "Bound of all request bodies that one HTTP listener holds at a time."},
@@ -250,6 +251,10 @@ void VisitFleet(ConfigVisitor& v, FleetConfig& f) {
   v.Time({"worker_lease", "",
           "How long a worker whose agent's stream is lost stays a candidate before it is LOST."},
          {absl::Milliseconds(100), absl::Hours(1)}, &f.worker_lease);
+  v.Time({"warm_up", "",
+          "For so long after the router's start a model without a pool is answered UNAVAILABLE "
+          "(503) instead of NOT_FOUND (404): its agents may be on their way back."},
+         {absl::ZeroDuration(), absl::Hours(1)}, &f.warm_up);
   v.Time({"heartbeat", "", "Interval of heartbeats that agents are told to keep."},
          {absl::Milliseconds(100), absl::Minutes(1)}, &f.heartbeat);
   v.Integer({"max_concurrent_snapshots", "snapshots",

@@ -74,7 +74,7 @@ struct RouterConfig {
   ExtProcSection ext_proc;
   LogSection log;
   MetricsSection metrics;
-  FleetConfig fleet;
+  FleetConfig fleet = {.warm_up = absl::Seconds(10)};
 };
 
 struct FieldInfo {

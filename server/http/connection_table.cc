@@ -10,13 +10,47 @@ ConnectionTable::Connection* ConnectionTable::Add(int fd, absl::Time deadline) {
   auto* connection = new Connection(fd, deadline);
   absl::MutexLock lock(&mu_);
   connections_.insert(connection);
+  Enlist(connection);
   return connection;
+}
+
+void ConnectionTable::Enlist(Connection* connection) {
+  if (connection->idle_) return;
+  connection->idle_ = true;
+  connection->place_ = idle_.insert(idle_.end(), connection);
+}
+
+void ConnectionTable::Delist(Connection* connection) {
+  if (!connection->idle_) return;
+  connection->idle_ = false;
+  idle_.erase(connection->place_);
+}
+
+void ConnectionTable::SetBusy(Connection* connection) {
+  absl::MutexLock lock(&mu_);
+  Delist(connection);
+}
+
+void ConnectionTable::SetIdle(Connection* connection, absl::Time deadline) {
+  connection->SetDeadline(deadline);
+  absl::MutexLock lock(&mu_);
+  Enlist(connection);
+}
+
+bool ConnectionTable::CloseLongestIdle() {
+  absl::MutexLock lock(&mu_);
+  if (idle_.empty()) return false;
+  Connection* const connection = idle_.front();
+  Delist(connection);
+  shutdown(connection->fd_, SHUT_RDWR);
+  return true;
 }
 
 void ConnectionTable::Remove(Connection* connection) {
   {
     absl::MutexLock lock(&mu_);
     connections_.erase(connection);
+    Delist(connection);
   }
   delete connection;
 }
@@ -31,6 +65,7 @@ std::size_t ConnectionTable::CloseOverdue(absl::Time now) {
     shutdown(connection->fd_, SHUT_RDWR);
     connection->deadline_ns_.store(std::numeric_limits<std::int64_t>::max(),
                                    std::memory_order_relaxed);
+    Delist(connection);
     ++closed;
   }
   return closed;

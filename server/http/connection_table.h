@@ -1,11 +1,13 @@
-// The open connections of an HTTP server and until when each may go on as it does. A client that
-// sends its request byte by byte, or takes the answer so, is cut off however lively it seems.
+// The open connections of an HTTP server, until when each may go on as it does, and which of them
+// have no request, the longest idle first. A client that sends its request byte by byte, or takes
+// the answer so, is cut off however lively it seems.
 #ifndef WARMPATH_SERVER_HTTP_CONNECTION_TABLE_H_
 #define WARMPATH_SERVER_HTTP_CONNECTION_TABLE_H_
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <list>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
@@ -28,6 +30,9 @@ class ConnectionTable {
     Connection(int fd, absl::Time deadline) : fd_(fd) { SetDeadline(deadline); }
 
     const int fd_;
+    // Under the table's lock.
+    bool idle_ = false;
+    std::list<Connection*>::iterator place_;  // in idle_, while it is
     std::atomic<std::int64_t> deadline_ns_{0};
   };
 
@@ -37,9 +42,18 @@ class ConnectionTable {
   // REQUIRES: every connection was removed.
   ~ConnectionTable() = default;
 
-  // `fd` must stay open until Remove. The table owns what it returns.
+  // `fd` must stay open until Remove. The table owns what it returns, which is idle.
   Connection* Add(int fd, absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
   void Remove(Connection* connection) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // It has a request: headers have come whole, and the answer is not sent yet.
+  void SetBusy(Connection* connection) ABSL_LOCKS_EXCLUDED(mu_);
+  // It may send another one until `deadline`.
+  void SetIdle(Connection* connection, absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Shuts the socket of the connection that has been idle for longest, so that a newcomer has its
+  // place. False when all are busy. O(1).
+  bool CloseLongestIdle() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Shuts the sockets of those whose deadline has passed; their owner then sees them end. Returns
   // how many. O(connections).
@@ -48,8 +62,12 @@ class ConnectionTable {
   std::size_t size() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
+  void Enlist(Connection* connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Delist(Connection* connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
   mutable absl::Mutex mu_;
   absl::flat_hash_set<Connection*> connections_ ABSL_GUARDED_BY(mu_);
+  std::list<Connection*> idle_ ABSL_GUARDED_BY(mu_);  // longest idle first, none that was shut
 };
 
 }  // namespace warmpath

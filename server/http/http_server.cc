@@ -31,6 +31,9 @@ constexpr std::size_t kConnectionMemoryStep = 8u << 10;
 // the answer; of a larger one nothing is read.
 constexpr std::uint64_t kMostDropped = 4u << 20;
 constexpr std::size_t kFirstReserve = 64u << 10;
+// Connections of a thread that may be on their way out while others have come in their place. What
+// the library counts is its own: at its limit it would accept nothing, however idle all are.
+constexpr unsigned int kLeaving = 64;
 
 bool Printable(std::string_view value) {
   return std::all_of(value.begin(), value.end(), [](char c) {
@@ -44,6 +47,12 @@ std::uint64_t DeclaredLength(const HttpRequest& request) {
   std::uint64_t declared = 0;
   if (length.has_value() && !absl::SimpleAtoi(ToAbsl(*length), &declared)) return ~std::uint64_t{0};
   return declared;
+}
+
+// The library shares its limit out among the threads, and they do not get the same load.
+unsigned int MostConnections(const HttpServer::Options& options) {
+  const auto most = static_cast<unsigned int>(options.max_connections);
+  return options.threads > 1 ? most + most / 4 + kLeaving * options.threads : most + kLeaving;
 }
 
 }  // namespace
@@ -139,11 +148,10 @@ absl::Status HttpServer::Impl::Listen() {
   daemon = MHD_start_daemon(
       MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC, 0, nullptr, nullptr,
       &OnRequest, this, MHD_OPTION_LISTEN_SOCKET, socket.fd, MHD_OPTION_THREAD_POOL_SIZE, threads,
-      MHD_OPTION_CONNECTION_LIMIT, static_cast<unsigned int>(options.max_connections),
-      MHD_OPTION_CONNECTION_TIMEOUT, idle_s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, kConnectionMemory,
-      MHD_OPTION_CONNECTION_MEMORY_INCREMENT, kConnectionMemoryStep, MHD_OPTION_STRICT_FOR_CLIENT,
-      1, MHD_OPTION_NOTIFY_COMPLETED, &OnCompleted, this, MHD_OPTION_NOTIFY_CONNECTION,
-      &OnConnection, this, MHD_OPTION_END);
+      MHD_OPTION_CONNECTION_LIMIT, MostConnections(options), MHD_OPTION_CONNECTION_TIMEOUT, idle_s,
+      MHD_OPTION_CONNECTION_MEMORY_LIMIT, kConnectionMemory, MHD_OPTION_CONNECTION_MEMORY_INCREMENT,
+      kConnectionMemoryStep, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_NOTIFY_COMPLETED,
+      &OnCompleted, this, MHD_OPTION_NOTIFY_CONNECTION, &OnConnection, this, MHD_OPTION_END);
   if (daemon == nullptr) {
     close(socket.fd);
     return absl::ResourceExhaustedError(
@@ -169,6 +177,7 @@ void HttpServer::Impl::Stop(absl::Duration grace) {
 }
 
 void HttpServer::Impl::Begin(Exchange& exchange, std::string_view method, std::string_view path) {
+  connections.SetBusy(exchange.entry);
   exchange.entry->SetDeadline(options.clock->Now() + options.request_timeout);
   std::vector<std::string_view> allowed;
   for (const HttpRoute& route : routes) {
@@ -330,7 +339,8 @@ void HttpServer::Impl::OnCompleted(void* self, MHD_Connection*, void** state,
       exchange->response.undelivered) {
     exchange->response.undelivered();
   }
-  exchange->entry->SetDeadline(impl->options.clock->Now() + impl->options.idle_timeout);
+  impl->connections.SetIdle(exchange->entry,
+                            impl->options.clock->Now() + impl->options.idle_timeout);
   delete exchange;
   absl::MutexLock lock(&impl->mu);
   --impl->exchanges;
@@ -343,6 +353,9 @@ void HttpServer::Impl::OnConnection(void* self, MHD_Connection* connection, void
     const MHD_ConnectionInfo* info =
         MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     if (info == nullptr) return;
+    if (impl->connections.size() >= impl->options.max_connections) {
+      impl->connections.CloseLongestIdle();
+    }
     *entry = impl->connections.Add(info->connect_fd,
                                    impl->options.clock->Now() + impl->options.request_timeout);
   } else if (*entry != nullptr) {

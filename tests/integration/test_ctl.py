@@ -43,7 +43,11 @@ def test_workers(site, running):
     assert (row["POOL"], row["RANK"]) == (cluster.MODEL, "0")
     assert (row["STATE"], row["KNOWLEDGE"], row["INFLIGHT"]) == ("ready", "EXACT", "0")
     assert int(row["BLOCKS"]) >= 5
-    assert text(site, router, "workers", "--pool=none")[-1] == "no workers have registered"
+    for command in (["workers"], ["index", "stats"]):
+        code, _, err = site.run(
+            "warmpathctl", [f"--router={router.grpc}", *command, "--pool=none"], check=False
+        )
+        assert code == 1 and f"pool: 'none' is not here; known pools: {cluster.MODEL}" in err
     [worker] = router.ctl("workers")["workers"]
     assert worker["targets"][0]["freshness"] == "FRESHNESS_EXACT"
 

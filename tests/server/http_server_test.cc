@@ -415,19 +415,43 @@ TEST_F(HttpServerTest, FiveHundredIdleConnectionsDoNotSlowARequest) {
   EXPECT_LT(crowded, 3 * alone + 0.002);
 }
 
-TEST_F(HttpServerTest, ConnectionsBeyondTheLimitWaitForTheirTurn) {
+TEST_F(HttpServerTest, BeyondTheLimitTheLongestIdleConnectionMakesRoom) {
   options_.max_connections = 16;
   Start();
+  Connection busy(port());
+  busy.Send(Post("/slow", "1"));
+  ASSERT_TRUE(Soon([&] { return slow_running_ == 1; }));
   std::vector<std::unique_ptr<Connection>> idle;
-  for (int i = 0; i < 16; ++i) {
+  for (int i = 0; i < 15; ++i) {
     idle.push_back(std::make_unique<Connection>(port()));
     idle.back()->Send(Get("/small"));
     ASSERT_THAT(idle.back()->Read(), HasSubstr("small"));
   }
-  Connection waiting(port());
-  waiting.Send(Get("/small"));
-  idle.pop_back();
-  EXPECT_THAT(waiting.Read(), HasSubstr("small"));
+  // The first one speaks again: now the second has been idle for longest.
+  idle[0]->Send(Get("/small"));
+  ASSERT_THAT(idle[0]->Read(), HasSubstr("small"));
+  Connection another(port());
+  another.Send(Get("/small"));
+  EXPECT_THAT(another.Read(), HasSubstr("small"));
+  EXPECT_TRUE(idle[1]->IsClosed());
+  EXPECT_TRUE(Soon([&] { return server_->connections() == 16; }));
+  idle[0]->Send(Get("/small"));
+  EXPECT_THAT(idle[0]->Read(), HasSubstr("small"));
+  go_on_.Notify();
+  EXPECT_THAT(busy.Read(), HasSubstr("slow")) << "however long it takes";
+}
+
+TEST_F(HttpServerTest, AFloodOfSilentConnectionsKeepsNobodyOut) {
+  options_.max_connections = 64;
+  Start();
+  // The clock stands still: none of them ends by its time.
+  std::vector<std::unique_ptr<Connection>> flood;
+  for (int i = 0; i < 300; ++i) flood.push_back(std::make_unique<Connection>(port()));
+  Connection c(port());
+  c.Send(Get("/small"));
+  EXPECT_THAT(c.Read(), HasSubstr("small"));
+  EXPECT_TRUE(Soon([&] { return server_->connections() <= 64; }));
+  for (int i = 0; i < 200; ++i) EXPECT_TRUE(flood[static_cast<std::size_t>(i)]->IsClosed()) << i;
 }
 
 }  // namespace

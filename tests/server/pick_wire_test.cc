@@ -266,6 +266,17 @@ TEST(PickWireTest, ErrorsNameTheFieldAndTheRemedy) {
   EXPECT_EQ(router.PoolStats("m").open_reservations(), 0u) << "a refused pick reserves nothing";
 }
 
+TEST(PickWireTest, SoonAfterAStartAnUnknownModelIsToBeAskedForAgain) {
+  RouterConfig config;
+  config.fleet.warm_up = absl::Minutes(30);
+  TestRouter router(std::move(config));
+  v1::PickResponse response;
+  const grpc::Status status = router.Pick(TokenPick(0, 10), &response);
+  EXPECT_THAT(status, IsStatus(grpc::StatusCode::UNAVAILABLE,
+                               AllOf(HasSubstr("'m'"), HasSubstr("may still be on their way"))));
+  EXPECT_EQ(RetryAfterOf(status), absl::Seconds(1));
+}
+
 TEST(PickWireTest, OverloadCarriesRetryInfo) {
   TestRouter router;
   TestWorker worker(router, {.capacity_tokens = 0});

@@ -26,6 +26,10 @@ void SetDeadline(grpc::ClientContext& context) {
 TestRouter::TestRouter(RouterConfig config, const Clock* clock) {
   // TestWorkers send none by themselves, and a sanitizer's build may take its time.
   config.fleet.heartbeat = absl::Minutes(1);
+  // Unknown models are judged at once, unless a test is about just that.
+  if (config.fleet.warm_up == RouterConfig().fleet.warm_up) {
+    config.fleet.warm_up = absl::ZeroDuration();
+  }
   config.server.grpc_address = "127.0.0.1:0";
   config.server.http_address = "127.0.0.1:0";
   absl::StatusOr<std::unique_ptr<App>> app =

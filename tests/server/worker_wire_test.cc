@@ -304,5 +304,36 @@ TEST(ListenWireTest, ReflectionListsTheServices) {
   queue.Shutdown();
 }
 
+TEST(AdminWireTest, ListsOfAnUnknownPoolNameTheKnownOnes) {
+  RouterConfig config;
+  for (int i = 10; i < 22; ++i) {
+    config.fleet.pools.push_back(config.fleet.defaults);
+    config.fleet.pools.back().name = absl::StrCat("pool-", i);
+  }
+  TestRouter router(config);
+  const auto message =
+      AllOf(HasSubstr("pool: 'nobody'"), HasSubstr("pool-10, "), HasSubstr("pool-19 and 2 more"));
+  v1::ListWorkersRequest workers;
+  v1::ListWorkersResponse listed;
+  v1::IndexStatsRequest stats;
+  v1::IndexStatsResponse counted;
+  for (const char* pool : {"", "pool-21"}) {
+    grpc::ClientContext first;
+    grpc::ClientContext second;
+    workers.set_pool(pool);
+    stats.set_pool(pool);
+    EXPECT_TRUE(router.admin().ListWorkers(&first, workers, &listed).ok()) << pool;
+    EXPECT_TRUE(router.admin().IndexStats(&second, stats, &counted).ok()) << pool;
+  }
+  workers.set_pool("nobody");
+  stats.set_pool("nobody");
+  grpc::ClientContext first;
+  grpc::ClientContext second;
+  EXPECT_THAT(router.admin().ListWorkers(&first, workers, &listed),
+              IsStatus(grpc::StatusCode::NOT_FOUND, message));
+  EXPECT_THAT(router.admin().IndexStats(&second, stats, &counted),
+              IsStatus(grpc::StatusCode::NOT_FOUND, message));
+}
+
 }  // namespace
 }  // namespace warmpath::testing

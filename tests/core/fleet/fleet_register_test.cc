@@ -235,6 +235,72 @@ TEST(RegisterTest, NamesResolveToPoolsAndAdapters) {
   EXPECT_THAT(fleet->Resolve("llama-latest"), IsOk());
 }
 
+TEST(RegisterTest, AfterAStartAnUnknownModelMayStillCome) {
+  FleetConfig config;
+  config.warm_up = absl::Seconds(10);
+  FleetHarness fleet(config);
+  fleet.Pass(absl::Milliseconds(1500));
+  EXPECT_THAT(fleet->Resolve("llama"),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr("'llama'"), HasSubstr("started 1.5s ago"))));
+  TestAgent agent(*fleet, MakeRegistration("a"));
+  ASSERT_THAT(agent.Register(), IsOk());
+  EXPECT_THAT(fleet->Resolve("llama"), IsOk());
+  EXPECT_THAT(fleet->Resolve("gpt"), StatusIs(absl::StatusCode::kUnavailable))
+      << "one pool's agents being back says nothing about another's";
+  fleet.Pass(absl::Milliseconds(8500));
+  EXPECT_THAT(fleet->Resolve("gpt"), StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST(RegisterTest, APoolThatARegistrationMadeEndsWithItsLastWorker) {
+  FleetConfig config;
+  PoolConfig configured;
+  configured.name = "mistral";
+  config.pools.push_back(configured);
+  config.max_pools = 3;
+  FleetHarness fleet(config);
+  const auto registration = [](std::string worker, std::string model) {
+    Registration r = MakeRegistration(std::move(worker));
+    r.model = std::move(model);
+    return r;
+  };
+  TestAgent a(*fleet, registration("a", "llama"));
+  TestAgent b(*fleet, registration("b", "gpt"));
+  TestAgent c(*fleet, registration("c", "qwen"));
+  ASSERT_THAT(a.Register(), IsOk());
+  ASSERT_THAT(b.Register(), IsOk());
+  EXPECT_THAT(c.Register(), StatusIs(absl::StatusCode::kResourceExhausted));
+  const std::uint32_t number = fleet->Resolve("llama")->pool->number();
+  const std::shared_ptr<Pool> kept = fleet->Resolve("llama")->pool;  // as a pick under way may
+
+  a.Close();
+  fleet.Pass(absl::Seconds(11));
+  fleet.Pass(absl::Minutes(9));
+  EXPECT_THAT(fleet->Resolve("llama"), IsOk()) << "LOST, but remembered";
+  fleet.Pass(absl::Minutes(2));
+  fleet.Pass(absl::Seconds(1));
+  EXPECT_THAT(fleet->Resolve("llama"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("known models: gpt, mistral")));
+  EXPECT_EQ(fleet->PoolByNumber(number), nullptr);
+  EXPECT_EQ(fleet->Pools().size(), 2u);
+  EXPECT_EQ(fleet->ListPools("").size(), 2u);
+  EXPECT_THAT(fleet->Resolve("mistral"), IsOk()) << "configured";
+
+  ASSERT_THAT(c.Register(), IsOk()) << "there is room for another one";
+  EXPECT_EQ(fleet->PoolByNumber(number), fleet->Resolve("qwen")->pool);
+  EXPECT_NE(fleet->PoolByNumber(number), kept);
+  // A worker that moves to another model ends the pool that it was alone in.
+  b.registration().model = "llama";
+  EXPECT_THAT(b.Register(), StatusIs(absl::StatusCode::kResourceExhausted)) << "not before it left";
+  b.registration().model = "mistral";
+  ASSERT_THAT(b.Register(), IsOk());
+  fleet.Pass(absl::Seconds(1));
+  EXPECT_THAT(fleet->Resolve("gpt"), StatusIs(absl::StatusCode::kNotFound));
+  b.registration().model = "llama";
+  ASSERT_THAT(b.Register(), IsOk());
+  EXPECT_EQ(fleet->Pools().size(), 3u);
+}
+
 TEST(RegisterTest, ANameMeansOneThing) {
   FleetHarness fleet;
   Registration registration = MakeRegistration("a");

@@ -13,6 +13,7 @@
 namespace warmpath::testing {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -212,6 +213,39 @@ TEST(IndexFullTest, ATargetThatLostStoresSaysSoAndRecovers) {
   EXPECT_THAT(a.sink().TakeResyncs(), IsEmpty());
   EXPECT_THAT(b.sink().TakeResyncs(), IsEmpty());
   EXPECT_THAT(c.sink().TakeResyncs(), IsEmpty());
+}
+
+TEST(IndexFullTest, AnAgentThatNeverDeliversKeepsTheOthersWaitingForAMinuteOnly) {
+  FleetHarness fleet(SmallIndex(10), CreateReferenceIndex);
+  TestAgent a(*fleet, MakeRegistration("a"));
+  TestAgent b(*fleet, MakeRegistration("b"));
+  TestAgent c(*fleet, MakeRegistration("c"));
+  for (TestAgent* agent : {&a, &b, &c}) ASSERT_THAT(agent->Register(), IsOk());
+  ASSERT_THAT(a.Snapshot({1, 2, 3, 4, 5, 6, 7, 8, 9, 10}), IsOk());
+  ASSERT_THAT(b.Snapshot({}), IsOk());
+  ASSERT_THAT(c.Snapshot({}), IsOk());
+  ASSERT_THAT(b.Delta({}, {1}, 5), IsOk());
+  ASSERT_THAT(c.Delta({}, {2}, 5), IsOk());
+  ASSERT_THAT(a.Delta({1, 2, 3, 4, 5}, {}, 2), IsOk());
+  // All are alive, and none sends the snapshot that it is asked for.
+  const auto pass = [&](int seconds) {
+    for (int i = 0; i < seconds; ++i) {
+      for (TestAgent* agent : {&a, &b, &c}) {
+        ASSERT_THAT(agent->Send(HeartbeatUpdate{.delta_seq = agent->seq(), .digests = {}}), IsOk());
+      }
+      fleet.Pass(absl::Seconds(1));
+    }
+  };
+  pass(3);
+  const bool b_first = !b.sink().TakeResyncs().empty();
+  TestAgent& second = b_first ? c : b;
+  EXPECT_THAT(second.sink().TakeResyncs(), IsEmpty());
+  pass(50);
+  EXPECT_THAT(second.sink().TakeResyncs(), IsEmpty());
+  pass(12);
+  EXPECT_THAT(second.sink().TakeResyncs(), Contains("index_full@0"));
+  ASSERT_THAT(second.Snapshot({1}, 5), IsOk());
+  EXPECT_EQ(fleet.Look(second.registration().worker_id), kExact);
 }
 
 TEST(IndexFullTest, ASnapshotThatDoesNotFitServesWhatFits) {

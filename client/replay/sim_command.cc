@@ -260,6 +260,7 @@ absl::Status RunSim() {
   }
   WARMPATH_ASSIGN_OR_RETURN(SimOptions options, OptionsFromFlags(source));
 
+  const bool plots = !absl::GetFlag(FLAGS_html).empty();
   std::optional<ProgressBar> bar;
   std::size_t before = 0;
   std::vector<SimCell> cells;
@@ -292,7 +293,7 @@ absl::Status RunSim() {
           cell.workers = options.workers;
           cell.load = made.load;
           cell.rate_rps = made.rate_rps;
-          if (cell.seeds.empty()) cell.plots = PlotsOf(result, options.workers);
+          if (plots && cell.seeds.empty()) cell.plots = PlotsOf(result, options.workers);
           cell.seeds.push_back(Summarise(result, options.workers, SimObjective()));
         }
       }

@@ -107,6 +107,7 @@ const StepResult& EngineModel::Step() {
   result_.first_token.clear();
   result_.finished.clear();
   result_.events.clear();
+  ending_ = 0;
   if (idle()) return result_;
 
   budget_ = options_.step_token_budget;
@@ -115,6 +116,7 @@ const StepResult& EngineModel::Step() {
   SchedulePrefills();
   AdmitWaiting();
   RetireFinished();
+  ending_ = result_.finished.size();
   return result_;
 }
 

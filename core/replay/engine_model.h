@@ -1,6 +1,6 @@
 // What one rank of an inference engine does with its time and its KV cache: continuous batching
 // with chunked prefill, as a state machine without a clock. The caller owns time: it calls Step(),
-// waits for the duration that Step() returned, and then acts on the rest of the result.
+// waits for the duration that Step() returned, calls EndStep(), and acts on the rest of the result.
 //
 // One step (docs/warmpath-engine.md): at most `step_token_budget` tokens are computed. Running
 // requests that are past their prompt come first, one token each; then unfinished prompts; then
@@ -142,13 +142,16 @@ class EngineModel {
 
   // Runs one step. The result is valid until the next call.
   const StepResult& Step();
+  // The step's time is over. The next Step() ends the one before as well.
+  void EndStep() { ending_ = 0; }
 
   // Forgets all cached blocks. False, with nothing changed, while a request holds blocks.
   bool ClearCache() { return cache_.Clear(); }
 
   const EngineModelOptions& options() const { return options_; }
   const BlockCache& cache() const { return cache_; }
-  std::size_t running() const { return running_.size(); }
+  // As an engine would report it: with those that the step under way finishes.
+  std::size_t running() const { return running_.size() + ending_; }
   std::size_t waiting() const { return waiting_.size(); }
   std::size_t CapacityTokens() const { return cache_.capacity() * options_.block_size; }
 
@@ -174,6 +177,7 @@ class EngineModel {
   BlockCache cache_;
   std::deque<std::unique_ptr<Sequence>> waiting_;
   std::vector<std::unique_ptr<Sequence>> running_;  // In order of admission.
+  std::size_t ending_ = 0;  // Finished by the step under way, which has let go of them already.
   absl::flat_hash_set<std::uint64_t> ids_;
   std::uint32_t budget_ = 0;
   StepResult result_;

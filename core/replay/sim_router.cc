@@ -170,7 +170,7 @@ absl::StatusOr<std::size_t> SimRouter::Choose(const SimPrompt& prompt, const Que
   const std::size_t head = std::min<std::size_t>(
       prompt.chain.size(), std::max<std::uint64_t>(1, kHeadTokens / options_.block_size));
   request.head_key = head == 0 ? prompt.session : prompt.chain[head - 1];
-  request.decode_s = (finished_ == 0 ? 256.0 : mean_output_tokens_) * options_.decode_s_per_token;
+  request.decode_s = mean_decode_s_;
   const std::size_t chosen = competitor_->Choose(request, sights_, random_);
   if (chosen >= sights_.size()) {
     return absl::InternalError(absl::StrCat(options_.policy, " chose nobody"));
@@ -217,11 +217,11 @@ absl::Status SimRouter::FirstToken(const Placement& placement, double ttft_s) {
 }
 
 absl::Status SimRouter::Finished(const Placement& placement, const SimPrompt& prompt,
-                                 std::uint64_t cached_tokens, std::uint64_t output_tokens) {
+                                 std::uint64_t cached_tokens, std::uint64_t output_tokens,
+                                 double decode_s) {
   books_.Close(placement.worker, prompt.chain, prompt.prompt_tokens);
   ++finished_;
-  mean_output_tokens_ +=
-      (static_cast<double>(output_tokens) - mean_output_tokens_) / static_cast<double>(finished_);
+  mean_decode_s_ += (decode_s - mean_decode_s_) / static_cast<double>(finished_);
   return picker_.ReportOutcome(*fleet_, Outcome{.reservation_id = placement.reservation,
                                                 .kind = OutcomeKind::kFinished,
                                                 .served_by = {},

@@ -35,8 +35,6 @@ struct SimRouterOptions {
   std::uint32_t block_size = 0;
   std::vector<SimWorkerSpec> workers = {};
   std::uint64_t seed = 1;
-  // Engine seconds that one decoded token takes, for rules that count them.
-  double decode_s_per_token = 0;
 };
 
 // What the router is told of a request.
@@ -70,7 +68,7 @@ class SimRouter {
   absl::StatusOr<Placement> Pick(const SimPrompt& prompt, double now_s);
   absl::Status FirstToken(const Placement& placement, double ttft_s);
   absl::Status Finished(const Placement& placement, const SimPrompt& prompt,
-                        std::uint64_t cached_tokens, std::uint64_t output_tokens);
+                        std::uint64_t cached_tokens, std::uint64_t output_tokens, double decode_s);
 
   // One engine step's cache changes, as an agent would send them.
   absl::Status CacheDelta(std::size_t worker, std::span<const ChainHash> removed,
@@ -113,7 +111,7 @@ class SimRouter {
   Picker picker_;
   std::shared_ptr<Pool> pool_;
   std::vector<Worker> workers_;
-  double mean_output_tokens_ = 0;
+  double mean_decode_s_ = 0;  // first token to finish, of finished requests
   std::uint64_t finished_ = 0;
   std::vector<WorkerSight> sights_;
   std::string session_key_;

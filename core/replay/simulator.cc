@@ -156,8 +156,7 @@ class Simulation {
   absl::Status PrepareEngines() {
     SimRouterOptions router{.policy = bound_ ? "marginal_cost" : o_.policy,
                             .block_size = o_.block_size,
-                            .seed = o_.seed,
-                            .decode_s_per_token = o_.profile.decode_s};
+                            .seed = o_.seed};
     for (std::uint32_t i = 0; i < o_.workers; ++i) {
       EngineModelOptions engine;
       engine.profile = Faster(o_.profile, o_.speeds[i % o_.speeds.size()]);
@@ -315,6 +314,7 @@ class Simulation {
   }
 
   absl::Status EndStep(std::uint32_t index) {
+    engines_[index].model->EndStep();
     const StepResult& step = *engines_[index].step;
     for (const std::uint64_t id : step.first_token) {
       Request& request = requests_[id];
@@ -377,8 +377,9 @@ class Simulation {
       prompt.prompt_tokens = requests_[index].placement.uncached_tokens;
       cached = 0;
     }
+    const double decode_s = out.tpot_s * static_cast<double>(out.output_tokens - 1);
     WARMPATH_RETURN_IF_ERROR(
-        router_->Finished(requests_[index].placement, prompt, cached, out.output_tokens));
+        router_->Finished(requests_[index].placement, prompt, cached, out.output_tokens, decode_s));
     CountDone(index);
     return absl::OkStatus();
   }
@@ -391,16 +392,10 @@ class Simulation {
     if (o_.on_progress && done_ % kProgressEvery == 0) o_.on_progress(done_);
   }
 
-  // The model lets go at a step's start of what the step finishes; the engine only at its end.
-  static std::uint32_t Running(const Engine& engine) {
-    const std::size_t ending = engine.step != nullptr ? engine.step->finished.size() : 0;
-    return static_cast<std::uint32_t>(engine.model->running() + ending);
-  }
-
   void LookAtLoad(std::uint32_t index) {
     Engine& engine = engines_[index];
     const BlockCache& cache = engine.model->cache();
-    engine.reports.push_back({.running = Running(engine),
+    engine.reports.push_back({.running = static_cast<std::uint32_t>(engine.model->running()),
                               .waiting = static_cast<std::uint32_t>(engine.model->waiting()),
                               .kv_usage = static_cast<double>(cache.pinned_blocks()) /
                                           static_cast<double>(cache.capacity())});
@@ -418,7 +413,7 @@ class Simulation {
   void Sample() {
     SimSample sample{.time_s = ToSeconds(now_)};
     for (const Engine& engine : engines_) {
-      const std::uint32_t running = Running(engine);
+      const auto running = static_cast<std::uint32_t>(engine.model->running());
       const auto waiting = static_cast<std::uint32_t>(engine.model->waiting());
       sample.running += running;
       sample.waiting += waiting;

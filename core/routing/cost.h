@@ -6,7 +6,7 @@
 //
 //   a    = 3 if rho >= 0.75, else rho / (1 - rho)
 //
-//   cost = W + (1 + a) * P + beta * D * P + zeta * X / C + K
+//   cost = W + (1 + a) * P + beta * D * (1 + D / D0) * P + zeta * (X / C)^2 + K
 //
 // P: prefill here, attention included; t0 = 0. K: wait for KV space. a: price of a second taken
 // from others.
@@ -18,8 +18,11 @@
 
 namespace warmpath {
 
-inline constexpr double kBeta = 0.02;        // stall per running request and second of prefill
-inline constexpr double kZetaSeconds = 1.0;  // price of a full KV cache
+inline constexpr double kBeta = 0.02;  // stall per running request and second of prefill
+// D0: so many requests double the price of each one's stall, for the more decode together, the
+// nearer all of them are to being too slow.
+inline constexpr double kCrowd = 100;
+inline constexpr double kZetaSeconds = 1.4;  // price of a full KV cache
 inline constexpr double kBusyRho = 0.75;     // from here on a is kMaxPrice
 inline constexpr double kMaxPrice = 3.0;
 
@@ -41,8 +44,8 @@ struct CostTerms {
   double wait_s = 0;
   double prefill_s = 0;       // P
   double pool_price_s = 0;    // a * P
-  double decode_stall_s = 0;  // beta * D * P
-  double kv_pressure_s = 0;   // zeta * X / C
+  double decode_stall_s = 0;  // beta * D * (1 + D / D0) * P
+  double kv_pressure_s = 0;   // zeta * (X / C)^2
   double kv_wait_s = 0;       // K
 
   double Sum() const {

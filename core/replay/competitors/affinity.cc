@@ -102,14 +102,16 @@ std::size_t PrebleE2::Choose(const RequestSight& request, std::span<const Worker
   while (!placed_.empty() && placed_.front().at_s < request.now_s - kWindowSeconds) {
     const Placed& old = placed_.front();
     Window& window = windows_[old.worker];
-    window.load_s -= old.load_s;
+    window.prefill_s -= old.prefill_s;
     window.prompt_tokens -= old.prompt_tokens;
     window.cached_tokens -= old.cached_tokens;
     placed_.pop_front();
   }
   std::uint64_t longest = 0;
   for (const WorkerSight& w : workers) longest = std::max(longest, w.cached_tokens);
-  const auto load = [&](const WorkerSight& w) { return windows_[w.worker].load_s; };
+  const auto load = [&](const WorkerSight& w) {
+    return windows_[w.worker].prefill_s + w.inflight * request.decode_s;
+  };
   std::size_t chosen = 0;
   if (longest > request.prompt_tokens - longest) {
     chosen = LeastOf(
@@ -127,11 +129,11 @@ std::size_t PrebleE2::Choose(const RequestSight& request, std::span<const Worker
   const WorkerSight& w = workers[chosen];
   const Placed placed{.at_s = request.now_s,
                       .worker = w.worker,
-                      .load_s = w.prefill_s + request.decode_s,
+                      .prefill_s = w.prefill_s,
                       .prompt_tokens = request.prompt_tokens,
                       .cached_tokens = w.cached_tokens};
   Window& window = windows_[w.worker];
-  window.load_s += placed.load_s;
+  window.prefill_s += placed.prefill_s;
   window.prompt_tokens += placed.prompt_tokens;
   window.cached_tokens += placed.cached_tokens;
   placed_.push_back(placed);

@@ -39,8 +39,9 @@ class LlmdAffinity final : public Competitor {
 };
 
 // Preble's E2: exploit when more of the prompt is held than missing (the holder with the least
-// load), else explore: the least sum of the load of the last three minutes, what the placement
-// evicts, and the missing prefill. All in seconds of engine time.
+// load), else explore: the least sum of load, what the placement evicts, and the missing prefill.
+// Load: the prefills of the last three minutes, and for each request in flight the time that an
+// answer takes to decode, as in its authors' implementation. All in seconds.
 class PrebleE2 final : public Competitor {
  public:
   std::size_t Choose(const RequestSight& request, std::span<const WorkerSight> workers,
@@ -50,12 +51,12 @@ class PrebleE2 final : public Competitor {
   struct Placed {
     double at_s = 0;
     std::size_t worker = 0;
-    double load_s = 0;
+    double prefill_s = 0;
     std::uint64_t prompt_tokens = 0;
     std::uint64_t cached_tokens = 0;
   };
   struct Window {
-    double load_s = 0;
+    double prefill_s = 0;
     std::uint64_t prompt_tokens = 0;
     std::uint64_t cached_tokens = 0;
   };

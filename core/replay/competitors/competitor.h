@@ -51,7 +51,7 @@ struct RequestSight {
   std::uint64_t session = 0;
   bool follow_up = false;      // not the session's first turn
   std::uint64_t head_key = 0;  // names the first 1,024 tokens
-  double decode_s = 0;         // engine time that an answer of average length takes
+  double decode_s = 0;         // from first token to finish, mean of all finished requests
 };
 
 // Not thread-safe; one per simulation.

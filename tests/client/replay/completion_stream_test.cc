@@ -66,5 +66,10 @@ TEST(CompletionBodyTest, CarriesTokenIdsAndAsksForUsage) {
       "true},\"return_token_ids\":true,\"ignore_eos\":true,\"prompt\":[1,4294967295]}");
 }
 
+TEST(CompletionBodyTest, EscapesTheModelsName) {
+  const std::string body = CompletionBody("a\"b\\c\n", std::vector<TokenId>{}, 1);
+  EXPECT_TRUE(body.starts_with("{\"model\":\"a\\\"b\\\\c\\u000a\",\"max")) << body;
+}
+
 }  // namespace
 }  // namespace warmpath::replay

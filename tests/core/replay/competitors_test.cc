@@ -129,6 +129,14 @@ TEST(CompetitorsTest, PrebleExploitsWhenMoreIsHeldThanMissing) {
   workers[0].cached_tokens = 0;
   workers[0].prefill_s = 0.99;
   EXPECT_EQ((*preble)->Choose(later, workers, random), 0u);
+  // 0.99 s of prefill there weigh more than two answers of 0.1 s on the other; once the window has
+  // passed, one answer weighs more than nothing.
+  workers[1].inflight = 2;
+  workers[0].prefill_s = 1;
+  EXPECT_EQ((*preble)->Choose(later, workers, random), 1u);
+  later.now_s = 362;
+  workers[1].inflight = 1;
+  EXPECT_EQ((*preble)->Choose(later, workers, random), 0u);
 }
 
 TEST(CompetitorsTest, BoundedHashPassesOnWhenAWorkerIsAtTheBound) {

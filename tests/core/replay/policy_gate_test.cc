@@ -1,6 +1,8 @@
 // The gate against changes that make routing worse: the default policy on a generated workload of
 // chats and agent loops. Deterministic: a bound that breaks was broken by the change at hand.
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "core/replay/sim_report.h"
 #include "core/replay/simulator.h"
@@ -9,6 +11,28 @@
 
 namespace warmpath {
 namespace {
+
+constexpr std::uint64_t kSeeds = 8;
+
+// Means over some seeds: one run's share of requests in time is known to a few percent only.
+struct Means {
+  double ttft_s = 0;
+  double goodput = 0;
+  double hit_rate = 0;
+  double busiest_share = 0;
+};
+
+Means Over(const std::vector<SimSummary>& runs) {
+  Means means;
+  const auto share = 1.0 / static_cast<double>(runs.size());
+  for (const SimSummary& run : runs) {
+    means.ttft_s += share * run.ttft_mean_s;
+    means.goodput += share * run.goodput;
+    means.hit_rate += share * run.token_hit_rate;
+    means.busiest_share += share * run.busiest_share;
+  }
+  return means;
+}
 
 SimSummary RunPolicy(const Workload& workload, const std::string& policy) {
   constexpr std::uint32_t kWorkers = 4;
@@ -23,16 +47,21 @@ TEST(PolicyGateTest, TheDefaultKeepsItsLeadOnChatsAndAgentLoops) {
   options.agent_loops = 10;
   options.engines = 4;
   options.cold_utilisation = 0.9;
-  const auto workload = GenerateWorkload(options);
-  ASSERT_TRUE(workload.ok());
-  const SimSummary chosen = RunPolicy(*workload, "marginal_cost");
-  const SimSummary min_ttft = RunPolicy(*workload, "min_ttft");
-  const SimSummary round_robin = RunPolicy(*workload, "round_robin");
-  RecordProperty("ttft_mean_ms", static_cast<int>(chosen.ttft_mean_s * 1e3));
-  // The price of what it spares others: 6 % here.
-  EXPECT_LT(chosen.ttft_mean_s, 1.08 * min_ttft.ttft_mean_s);
-  EXPECT_LT(chosen.ttft_mean_s, 0.80 * round_robin.ttft_mean_s);
-  EXPECT_GT(chosen.token_hit_rate, round_robin.token_hit_rate + 0.10);
+  std::vector<SimSummary> runs[3];
+  for (options.seed = 1; options.seed <= kSeeds; ++options.seed) {
+    const auto workload = GenerateWorkload(options);
+    ASSERT_TRUE(workload.ok());
+    runs[0].push_back(RunPolicy(*workload, "marginal_cost"));
+    runs[1].push_back(RunPolicy(*workload, "min_ttft"));
+    runs[2].push_back(RunPolicy(*workload, "round_robin"));
+  }
+  const Means chosen = Over(runs[0]);
+  const Means min_ttft = Over(runs[1]);
+  const Means round_robin = Over(runs[2]);
+  RecordProperty("ttft_mean_ms", static_cast<int>(chosen.ttft_s * 1e3));
+  EXPECT_LT(chosen.ttft_s, 1.03 * min_ttft.ttft_s);
+  EXPECT_LT(chosen.ttft_s, 0.80 * round_robin.ttft_s);
+  EXPECT_GT(chosen.hit_rate, round_robin.hit_rate + 0.10);
   EXPECT_GE(chosen.goodput, min_ttft.goodput - 0.01);
   // Of four workers none gets more than 1.4 times its share.
   EXPECT_LT(chosen.busiest_share, 0.35);
@@ -40,8 +69,9 @@ TEST(PolicyGateTest, TheDefaultKeepsItsLeadOnChatsAndAgentLoops) {
 
 // Bursts: eight siblings within 40 ms share a fresh context of 8k tokens and bring 1.1k of their
 // own.
-Workload Bursts(double utilisation) {
+Workload Bursts(double utilisation, std::uint64_t seed) {
   GeneratorOptions options;
+  options.seed = seed;
   options.chats = 0;
   options.agent_loops = 100;
   options.agent_steps = 1;
@@ -53,11 +83,15 @@ Workload Bursts(double utilisation) {
   return *GenerateWorkload(options);
 }
 
-SimSummary RunBursts(double utilisation, const std::string& policy) {
-  const auto result =
-      Simulate(Bursts(utilisation), {.policy = policy, .workers = 8, .block_size = 512});
-  EXPECT_TRUE(result.ok()) << result.status();
-  return Summarise(*result, 8, SimObjective());
+Means RunBursts(double utilisation, const std::string& policy) {
+  std::vector<SimSummary> runs;
+  for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    const auto result =
+        Simulate(Bursts(utilisation, seed), {.policy = policy, .workers = 8, .block_size = 512});
+    EXPECT_TRUE(result.ok()) << result.status();
+    runs.push_back(Summarise(*result, 8, SimObjective()));
+  }
+  return Over(runs);
 }
 
 TEST(PolicyGateTest, SiblingsStayTogetherWhenBusy) {
@@ -67,8 +101,7 @@ TEST(PolicyGateTest, SiblingsStayTogetherWhenBusy) {
 }
 
 TEST(PolicyGateTest, SiblingsFanOutWhenIdle) {
-  EXPECT_LE(RunBursts(0.2, "marginal_cost").ttft_mean_s,
-            RunBursts(0.2, "least_outstanding").ttft_mean_s);
+  EXPECT_LE(RunBursts(0.2, "marginal_cost").ttft_s, RunBursts(0.2, "least_outstanding").ttft_s);
 }
 
 // Mean TTFT from the 201st request on, on workers of three speeds.

@@ -32,11 +32,11 @@ TEST(CostTest, EachTermByHand) {
   const CostTerms terms = MarginalCost(Example());
   EXPECT_DOUBLE_EQ(terms.wait_s, 1.25);
   EXPECT_NEAR(terms.prefill_s, 0.4375, 1e-12);
-  EXPECT_NEAR(terms.pool_price_s, 0.4375, 1e-12);    // a = 0.5 / 0.5 = 1
-  EXPECT_NEAR(terms.decode_stall_s, 0.0875, 1e-12);  // 0.02 * 10 * P
-  EXPECT_NEAR(terms.kv_pressure_s, 0.2, 1e-12);      // 70 / 350
-  EXPECT_EQ(terms.kv_wait_s, 0);                     // 78,400 < 350,000
-  EXPECT_NEAR(terms.Sum(), 1.25 + 0.4375 * 2 + 0.0875 + 0.2, 1e-12);
+  EXPECT_NEAR(terms.pool_price_s, 0.4375, 1e-12);     // a = 0.5 / 0.5 = 1
+  EXPECT_NEAR(terms.decode_stall_s, 0.09625, 1e-12);  // 0.02 * 10 * (1 + 10 / 100) * P
+  EXPECT_NEAR(terms.kv_pressure_s, 0.056, 1e-12);     // 1.4 * (70 / 350)^2
+  EXPECT_EQ(terms.kv_wait_s, 0);                      // 78,400 < 350,000
+  EXPECT_NEAR(terms.Sum(), 1.25 + 0.4375 * 2 + 0.09625 + 0.056, 1e-12);
   EXPECT_NEAR(terms.TimeToFirstToken(), 1.6875, 1e-12);
 }
 

@@ -400,7 +400,7 @@ TEST_F(PickerTest, UnknownCapacityTakesThePoolsMedianOrLeavesTheTermsOut) {
   ASSERT_THAT(decision, IsOk());
   for (const CandidateTerms& terms : decision->explanation) {
     if (terms.endpoint.worker_id == "w0") {
-      EXPECT_DOUBLE_EQ(terms.kv_pressure_s, 0.25);
+      EXPECT_DOUBLE_EQ(terms.kv_pressure_s, 1.4 * 0.25 * 0.25);
     }
   }
   Rebuild(DefaultConfig(), 1, CreateReferenceIndex({}));

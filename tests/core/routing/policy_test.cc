@@ -127,7 +127,7 @@ TEST_F(PolicyTest, MinTtftIgnoresWhatAChoiceCostsOthers) {
   Occupy(1, 0.02);
   Query query = With("min_ttft");
   query.prompt_tokens = 8'000;
-  // w0 holds nearly its whole cache: zeta * X / C is almost a second.
+  // w0 holds nearly its whole cache: zeta * (X / C)^2 is over a second.
   for (int i = 0; i < 10; ++i) {
     absl::MutexLock lock(&pool_->mu());
     Reservation r;

@@ -89,7 +89,7 @@ absl::StatusOr<std::vector<BlockInfoPtr>> EngineRank::CacheAt(
 RankStats EngineRank::Stats() const {
   absl::MutexLock lock(&mu_);
   RankStats stats = totals_;
-  stats.running = model_.running() + ending_;
+  stats.running = model_.running();
   stats.waiting = model_.waiting();
   stats.blocks = model_.cache().capacity();
   stats.free_blocks = model_.cache().free_blocks();
@@ -112,7 +112,6 @@ void EngineRank::Run() {
     const absl::Time now = clock.Now();
     const absl::Time start = was_idle ? now : std::max(previous_end, now - kMaxCatchUp);
     const StepResult& step = model_.Step();
-    ending_ = step.finished.size();
     RecordStep(step);
     previous_end = start + absl::Seconds(step.seconds / options_.speed_factor);
     // Requests arrive and go while the step computes; only Step() itself changes `step`.
@@ -122,7 +121,7 @@ void EngineRank::Run() {
     }
     PublishPending();
     DeliverTokens(step);
-    ending_ = 0;
+    model_.EndStep();
   }
 }
 

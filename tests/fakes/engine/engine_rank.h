@@ -107,8 +107,6 @@ class EngineRank {
   std::uint64_t next_id_ ABSL_GUARDED_BY(mu_) = 1;
   std::uint64_t next_seq_without_publisher_ ABSL_GUARDED_BY(mu_) = 0;
   RankStats totals_ ABSL_GUARDED_BY(mu_);
-  // Requests that the step under way finishes: the model has let go of them already.
-  std::size_t ending_ ABSL_GUARDED_BY(mu_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::thread thread_;  // Last: it starts when everything else exists.
 };

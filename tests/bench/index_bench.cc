@@ -150,6 +150,8 @@ void RunTrace(const Options& options, Report* report) {
   report->Add("bytes_per_pair_peak", memory.bytes_per_pair_peak);
   report->Add("distinct_sets", static_cast<double>(memory.distinct_sets));
   report->Add("resident_pairs", static_cast<double>(memory.resident_pairs));
+  report->Add("account_bytes", static_cast<double>(memory.account_bytes));
+  report->Add("resident_bytes", static_cast<double>(memory.resident_bytes));
   report->Add("calib_random_read_ns", CalibrateRandomRead());
   if (!options.comparators) return;
   report->BeginGroup("comparators");

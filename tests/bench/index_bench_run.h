@@ -16,7 +16,7 @@ namespace warmpath::bench {
 struct Round {
   double block_ops_per_s = 0;            // each operation once, drained
   double writer_block_events_per_s = 0;  // the writers alone
-  double lookups_per_s = 0;              // final index, one reader, winner verified
+  double lookups_per_s = 0;              // final index, one reader, winner verified, all queries
   double slot_lookups_per_s = 0;         // the same with an answer for each slot (Match)
   double exact_lookups_per_s = 0;        // MatchExact
   double lookup_p50_us = 0;              // beside busy writers, winner verified
@@ -30,6 +30,8 @@ struct MemoryFigures {
   double bytes_per_pair_peak = 0;  // largest of all samples from half of the pairs on
   std::uint64_t distinct_sets = 0;
   std::uint64_t resident_pairs = 0;
+  std::uint64_t account_bytes = 0;   // at the end, settled, by the index's own account
+  std::uint64_t resident_bytes = 0;  // and by what the process grew
 };
 
 // Nanoseconds of one dependent load of a cache line, over 256 MB.

@@ -139,6 +139,26 @@ TEST_F(BucketTableTest, RemovalsBringEntriesHome) {
   EXPECT_EQ(Content().size(), 5u);
 }
 
+// The sweep may not overlook a set because its entry moved while the segment was walked.
+TEST_F(BucketTableTest, AnEntryThatMovesDuringAWalkIsVisited) {
+  constexpr std::uint64_t kHome = 0x80000000;
+  std::vector<ChainHash> at_home;
+  for (std::uint64_t i = 0; i < Bucket::kEntries; ++i) {
+    at_home.push_back(HashMixedTo(i << 32 | kHome));
+    Set(at_home.back(), 1);
+  }
+  const ChainHash later = HashMixedTo(std::uint64_t{100} << 32 | kHome);
+  Set(later, 2);
+  std::set<ChainHash> visited;
+  const EpochDomain::Pin pin(&epochs_);
+  table_->VisitSegment(0, [&](ChainHash hash, SetId) {
+    visited.insert(hash);
+    if (hash == at_home.back()) Set(at_home.front(), kEmptySet);
+  });
+  EXPECT_EQ(table_->PlaceToRead(later).home->Find(later), 2u) << "it was moved";
+  EXPECT_TRUE(visited.contains(later));
+}
+
 // An entry is moved home again and again while a reader looks for it. (A reader that does not look
 // at the home bucket's version again misses it a thousand times.)
 TEST_F(BucketTableTest, ReadersNeverMissAnEntryThatMoves) {

@@ -69,7 +69,7 @@ TEST(BucketTest, ReadersNeverSeeATornEntry) {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
   constexpr int kReads = 200'000;
 #else
-  constexpr int kReads = 3'000'000;
+  constexpr int kReads = 10'000'000;
 #endif
   std::atomic<bool> stop{false};
   std::atomic<bool> writing{false};

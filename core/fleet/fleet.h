@@ -38,6 +38,9 @@ struct PoolConfig {
   std::uint64_t index_bound_bytes = 2ull << 30;
   std::uint64_t predicted_bound_blocks = 1u << 20;  // per target, or its capacity if that is less
   absl::Duration max_wait;                          // zero: off
+  // False: prompts in flight count as load, but not as knowledge of what a target will hold. For
+  // simulations of what that knowledge is worth.
+  bool overlay = true;
   PrefixAwareConfig prefix_aware;
   std::vector<std::string> aliases;
 };

@@ -70,6 +70,7 @@ void Pool::FixBlockSize(std::uint32_t tokens) {
   // overlay.
   options.max_chain_blocks =
       std::max(std::uint64_t{1} << 20, std::uint64_t{config_.index_bound_bytes} / 64);
+  if (!config_.overlay) options.max_chain_blocks = 0;
   ledger_ = LoadLedger::Create(options);
   block_size_.store(tokens, std::memory_order_release);
 }
@@ -88,7 +89,15 @@ void Pool::UpdateRow(TargetId target) {
 
 void Pool::RefreshRows() {
   median_capacity_ = MedianCapacity(targets_);
-  for (TargetId target = 0; target < targets_.size(); ++target) UpdateRow(target);
+  double sum = 0;
+  std::size_t count = 0;
+  for (TargetId target = 0; target < targets_.size(); ++target) {
+    UpdateRow(target);
+    if (!targets_[target].in_use) continue;
+    sum += rows_[target].rate;
+    ++count;
+  }
+  mean_rate_ = count == 0 ? 0 : sum / static_cast<double>(count);
   rows_stale_ = false;
 }
 

@@ -131,6 +131,11 @@ class Pool {
     if (rows_stale_) RefreshRows();
     return rows_;
   }
+  // The mean of the rates of rows() in use: what a second of the pool's mean target does.
+  double mean_rate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (rows_stale_) RefreshRows();
+    return mean_rate_;
+  }
   // Valid once the block size is fixed.
   LoadLedger& ledger() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return *ledger_; }
   Random& random() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return random_; }
@@ -169,6 +174,7 @@ class Pool {
   // What rows take from other targets has changed: the peers' rates or the median capacity.
   bool rows_stale_ ABSL_GUARDED_BY(mu_) = false;
   std::uint64_t median_capacity_ ABSL_GUARDED_BY(mu_) = 0;  // as of the last RefreshRows
+  double mean_rate_ ABSL_GUARDED_BY(mu_) = 0;               // likewise
   std::vector<TargetId> free_targets_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<LoadLedger> ledger_ ABSL_GUARDED_BY(mu_);
   Random random_ ABSL_GUARDED_BY(mu_);

@@ -62,12 +62,14 @@ struct PickInputs {
   double output_tokens = 0;  // o
   absl::Duration max_wait;   // zero: off
   PoolAverages averages;
+  double pool_rate = 0;  // Pool::mean_rate()
 
   CostShared costs() const {
     return CostShared{.prompt_tokens = prompt_tokens,
                       .output_tokens = output_tokens,
                       .residence_s = averages.residence_s,
                       .rho = averages.rho,
+                      .pool_rate = pool_rate,
                       .ctx_half = kDefaultCtxHalf};
   }
 };

@@ -11,11 +11,12 @@ double PoolPrice(double rho) { return rho >= kBusyRho ? kMaxPrice : rho / (1 - r
 CostTerms MarginalCost(const CostInput& input) {
   CostTerms terms;
   terms.wait_s = input.wait_s;
-  terms.prefill_s =
-      PrefillWork(input.prompt_tokens, input.cached_tokens, input.ctx_half) / input.rate;
-  terms.pool_price_s = PoolPrice(input.rho) * terms.prefill_s;
+  const double work = PrefillWork(input.prompt_tokens, input.cached_tokens, input.ctx_half);
+  terms.prefill_s = work / input.rate;
+  const double pool_rate = input.pool_rate > 0 ? input.pool_rate : input.rate;
+  terms.pool_price_s = PoolPrice(input.rho) / pool_rate * work;
   const double running = input.inflight;
-  terms.decode_stall_s = kBeta * running * (1 + running / kCrowd) * terms.prefill_s;
+  terms.decode_stall_s = (kBeta + kBeta / kCrowd * running) * running * terms.prefill_s;
   if (input.kv_capacity == 0) return terms;
   const auto held = static_cast<double>(input.kv_tokens);
   const auto capacity = static_cast<double>(input.kv_capacity);
@@ -42,8 +43,14 @@ void MarginalCosts(const CostShared& shared, const CostColumns& columns, std::si
   const double needed = prompt + shared.output_tokens;
   const double price = PoolPrice(shared.rho);
   const double ctx_half = shared.ctx_half;
+  const bool pool_known = shared.pool_rate > 0;
+  const double pool_price = pool_known ? price / shared.pool_rate : 0;
   for (std::size_t i = first; i < last; ++i) {
-    const double prefill_s = Work(prompt, columns.cached_tokens[i], ctx_half) / columns.rate[i];
+    const double work = Work(prompt, columns.cached_tokens[i], ctx_half);
+    const double prefill_s = work / columns.rate[i];
+    const double pool_price_s = (pool_known ? pool_price : price / columns.rate[i]) * work;
+    const double running = columns.inflight[i];
+    const double stall_s = (kBeta + kBeta / kCrowd * running) * running * prefill_s;
     const double held = columns.kv_tokens[i];
     const double capacity = columns.kv_capacity[i];
     const double excess = held + needed - capacity;
@@ -51,8 +58,8 @@ void MarginalCosts(const CostShared& shared, const CostColumns& columns, std::si
     // Where anything is lacking the larger of the two is above half a token, since C is above 1.
     // Elsewhere the divisor only must not be 0.
     const double larger = std::max(std::max(held, needed), 0.5);
-    cost_s[i] = columns.wait_s[i] + prefill_s + price * prefill_s +
-                kBeta * columns.inflight[i] * prefill_s + kZetaSeconds * held / capacity +
+    const double pressure_s = kZetaSeconds * (held / capacity) * (held / capacity);
+    cost_s[i] = columns.wait_s[i] + prefill_s + pool_price_s + stall_s + pressure_s +
                 shared.residence_s * lacking / larger;
   }
 }

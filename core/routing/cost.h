@@ -6,10 +6,10 @@
 //
 //   a    = 3 if rho >= 0.75, else rho / (1 - rho)
 //
-//   cost = W + (1 + a) * P + beta * D * (1 + D / D0) * P + zeta * (X / C)^2 + K
+//   cost = W + P + a * P' + beta * D * (1 + D / D0) * P + zeta * (X / C)^2 + K
 //
 // P: prefill here, attention included; t0 = 0. K: wait for KV space. a: price of a second taken
-// from others.
+// from others; P' is P at the rate of the mean target, as a slow one's second does less for others.
 #ifndef WARMPATH_CORE_ROUTING_COST_H_
 #define WARMPATH_CORE_ROUTING_COST_H_
 
@@ -32,6 +32,7 @@ struct CostInput {
   double output_tokens = 0;         // o
   double residence_s = 0;           // R
   double rho = 0;
+  double pool_rate = 0;           // of the mean target, tokens/s; 0: as this one
   double rate = 0;                // tokens/s
   double ctx_half = 0;            // tokens
   double wait_s = 0;              // W
@@ -43,7 +44,7 @@ struct CostInput {
 struct CostTerms {
   double wait_s = 0;
   double prefill_s = 0;       // P
-  double pool_price_s = 0;    // a * P
+  double pool_price_s = 0;    // a * P'
   double decode_stall_s = 0;  // beta * D * (1 + D / D0) * P
   double kv_pressure_s = 0;   // zeta * (X / C)^2
   double kv_wait_s = 0;       // K
@@ -63,7 +64,8 @@ struct CostShared {
   double output_tokens = 0;         // o
   double residence_s = 0;           // R
   double rho = 0;
-  double ctx_half = 0;  // tokens
+  double pool_rate = 0;  // as in CostInput
+  double ctx_half = 0;   // tokens
 };
 
 // The rest of CostInput, one entry per candidate. C is infinity where it is not known.

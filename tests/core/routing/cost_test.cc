@@ -40,6 +40,14 @@ TEST(CostTest, EachTermByHand) {
   EXPECT_NEAR(terms.TimeToFirstToken(), 1.6875, 1e-12);
 }
 
+TEST(CostTest, ASlowTargetsSecondCostsOthersLess) {
+  CostInput input = Example();
+  input.pool_rate = 32'000;  // half the time on the mean target
+  const CostTerms terms = MarginalCost(input);
+  EXPECT_NEAR(terms.prefill_s, 0.4375, 1e-12);
+  EXPECT_NEAR(terms.pool_price_s, 0.4375 / 2, 1e-12);
+}
+
 TEST(CostTest, WaitForSpaceInAFullCache) {
   CostInput input = Example();
   input.kv_tokens = 348'000;
@@ -118,6 +126,7 @@ TEST(CostTest, ColumnsAgreeBitForBit) {
                             .output_tokens = random.Unit() * static_cast<double>(random.Below(900)),
                             .residence_s = random.Unit() * 60,
                             .rho = random.Unit(),
+                            .pool_rate = static_cast<double>(random.Below(2) * 12'345),
                             .ctx_half = 30'000};
     constexpr std::size_t kCount = 33;
     std::vector<CostInput> inputs(kCount);
@@ -130,6 +139,7 @@ TEST(CostTest, ColumnsAgreeBitForBit) {
                .output_tokens = shared.output_tokens,
                .residence_s = shared.residence_s,
                .rho = shared.rho,
+               .pool_rate = shared.pool_rate,
                .rate = 100 + random.Unit() * 50'000,
                .ctx_half = shared.ctx_half,
                .wait_s = random.Unit() * 10,

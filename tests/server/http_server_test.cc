@@ -449,9 +449,9 @@ TEST_F(HttpServerTest, AFloodOfSilentConnectionsKeepsNobodyOut) {
   for (int i = 0; i < 300; ++i) flood.push_back(std::make_unique<Connection>(port()));
   Connection c(port());
   c.Send(Get("/small"));
-  EXPECT_THAT(c.Read(), HasSubstr("small"));
-  EXPECT_TRUE(Soon([&] { return server_->connections() <= 64; }));
-  for (int i = 0; i < 200; ++i) EXPECT_TRUE(flood[static_cast<std::size_t>(i)]->IsClosed()) << i;
+  ASSERT_THAT(c.Read(), HasSubstr("small"));
+  ASSERT_TRUE(Soon([&] { return server_->connections() <= 64; }));
+  for (int i = 0; i < 200; ++i) ASSERT_TRUE(flood[static_cast<std::size_t>(i)]->IsClosed()) << i;
 }
 
 }  // namespace

@@ -138,6 +138,12 @@ bool Matcher::Gpu(std::size_t exact, MatchSegments* result) {
 
   std::size_t low = result->exact_to - 1;  // the running mask is held here
   std::size_t step = 1;
+  // Where the gallop will look if nothing is lost: all at once, since each is a cache miss.
+  const auto prefetch_gallop = [&] {
+    for (std::size_t at = low + step, next = 2 * step; at < n; at += next, next *= 2) Prefetch(at);
+    Prefetch(n - 1);
+  };
+  if (low + 1 < n) prefetch_gallop();
   while (low + 1 < n) {
     const std::size_t high = std::min(low + step, n - 1);
     const SetId id = At(high);
@@ -166,6 +172,7 @@ bool Matcher::Gpu(std::size_t exact, MatchSegments* result) {
     low = lost;
     low_id = lost_id;
     step = std::max<std::size_t>(1, high - lost);  // what was seen there is still in the cache
+    prefetch_gallop();
   }
   Lose(n, kEmptySet, result);
   return gpu_only_;

@@ -27,8 +27,9 @@ constexpr char kUsage[] =
     "                           [batched]\n"
     "  --writers N              [1]\n"
     "  --readers M              [1]\n"
-    "  --rounds N               medians are taken over them; comparators run in the first three [5]\n"
+    "  --rounds N               medians are taken over them; of comparators at most 3 [5]\n"
     "  --pairs N                of the scale cell [100000000]\n"
+    "  --exact-blocks N         leading blocks of a chain looked at one by one [1024]\n"
     "  --no-comparators         leaves out the two slow designs\n"
     "  --write-ops FILE         stores the operations (format: index_bench_corpus.h) and ends\n"
     "  --json                   prints one JSON object instead of a table\n";
@@ -41,6 +42,7 @@ struct Options {
   int readers = 1;
   int rounds = 5;
   std::uint64_t pairs = 100'000'000;
+  std::uint32_t exact_blocks = IndexOptions().exact_blocks;
   bool comparators = true;
   bool json = false;
 };
@@ -96,6 +98,8 @@ Options ParseOptions(int argc, char** argv) {
       options.rounds = static_cast<int>(number(100));
     } else if (name == "--pairs") {
       options.pairs = number(1'000'000'000);
+    } else if (name == "--exact-blocks") {
+      options.exact_blocks = static_cast<std::uint32_t>(number(1u << 30));
     } else if (name == "--no-comparators") {
       options.comparators = false;
     } else if (name == "--write-ops") {
@@ -134,8 +138,8 @@ void RunTrace(const Options& options, Report* report) {
   std::vector<double> radix_ratio;
   std::vector<double> positional_ratio;
   for (int i = 0; i < options.rounds; ++i) {
-    rounds.push_back(
-        MeasureRound(*corpus, options.corpus.workers, options.writers, options.readers));
+    rounds.push_back(MeasureRound(*corpus, {.exact_blocks = options.exact_blocks},
+                                  options.corpus.workers, options.writers, options.readers));
     if (!options.comparators || i >= kComparatorRounds) continue;
     for (const bool is_radix : {true, false}) {
       const double rate = MeasureComparator(*corpus, options.corpus.workers, options.writers,
@@ -152,6 +156,7 @@ void RunTrace(const Options& options, Report* report) {
   report->Add("block_ops_per_s", median(&Round::block_ops_per_s));
   report->Add("writer_block_events_per_s", median(&Round::writer_block_events_per_s));
   report->Add("lookups_per_s", median(&Round::lookups_per_s));
+  report->Add("match_lookups_per_s", median(&Round::match_lookups_per_s));
   report->Add("slot_lookups_per_s", median(&Round::slot_lookups_per_s));
   report->Add("exact_lookups_per_s", median(&Round::exact_lookups_per_s));
   report->Add("overcredited_lookups", median(&Round::overcredited_lookups));
@@ -185,7 +190,7 @@ int Main(int argc, char** argv) {
   if (options.cell.empty()) {
     if (options.corpus.trace.empty()) Die("--trace FILE or --cell NAME is needed; see --help");
     RunTrace(options, &report);
-  } else if (!RunCell(options.cell, options.pairs, &report)) {
+  } else if (!RunCell(options.cell, options.pairs, options.exact_blocks, &report)) {
     Die("--cell takes memory, bound, leave, scale or hash");
   }
   report.Print(options.json);

@@ -231,13 +231,13 @@ void LeaveCell(Report* report) {
   report->Add("lookup_p99_us_during_sweep", Percentile(during, 0.99));
 }
 
-void ScaleCell(std::uint64_t pairs, Report* report) {
+void ScaleCell(std::uint64_t pairs, std::uint32_t exact_blocks, Report* report) {
   constexpr std::uint32_t kWorkers = 1000;
   constexpr std::size_t kHead = 16;    // blocks that all workers hold
   constexpr std::size_t kChain = 750;  // blocks of one prompt
   constexpr std::size_t kShared = 4;   // workers that hold each prompt's first half
   const std::uint64_t resident_before = ResidentBytes();
-  const auto index = CreateIndex({});
+  const auto index = CreateIndex({.exact_blocks = exact_blocks});
   const auto slots = OpenSlots(index.get(), kWorkers);
   const auto head = BlocksAt(std::uint64_t{1} << 50, kHead);
   for (const Slot slot : slots) index->Apply(slot, Tier::kGpu, {}, head);
@@ -276,6 +276,7 @@ void ScaleCell(std::uint64_t pairs, Report* report) {
   Random random(5);
   std::uint64_t wrong = 0;
   std::vector<double> segments_us;
+  std::vector<double> match_us;
   std::vector<double> slots_us;
   MatchSegments segments;
   MatchResult result;
@@ -285,16 +286,24 @@ void ScaleCell(std::uint64_t pairs, Report* report) {
     VerifiedLookup(*index, chain, &segments, &wrong);
     segments_us.push_back(
         std::chrono::duration<double, std::micro>(SteadyClock::now() - begin).count());
-    const auto other = prompt(random.Below(prompts));
+    auto other = prompt(random.Below(prompts));
+    begin = SteadyClock::now();
+    index->MatchGpu(other, &segments);
+    match_us.push_back(
+        std::chrono::duration<double, std::micro>(SteadyClock::now() - begin).count());
+    other = prompt(random.Below(prompts));
     begin = SteadyClock::now();
     index->Match(other, &result);
     slots_us.push_back(
         std::chrono::duration<double, std::micro>(SteadyClock::now() - begin).count());
   }
   std::sort(segments_us.begin(), segments_us.end());
+  std::sort(match_us.begin(), match_us.end());
   std::sort(slots_us.begin(), slots_us.end());
   report->Add("verified_lookup_p50_us", Percentile(segments_us, 0.5));
   report->Add("verified_lookup_p99_us", Percentile(segments_us, 0.99));
+  report->Add("match_p50_us", Percentile(match_us, 0.5));
+  report->Add("match_p99_us", Percentile(match_us, 0.99));
   report->Add("match_all_slots_p50_us", Percentile(slots_us, 0.5));
   report->Add("match_all_slots_p99_us", Percentile(slots_us, 0.99));
   report->Add("calib_random_read_ns", CalibrateRandomRead());
@@ -383,7 +392,8 @@ void Report::Print(bool json) const {
   if (json) std::fputs("}\n", stdout);
 }
 
-bool RunCell(std::string_view cell, std::uint64_t pairs, Report* report) {
+bool RunCell(std::string_view cell, std::uint64_t pairs, std::uint32_t exact_blocks,
+             Report* report) {
   if (cell == "memory") {
     MemoryCell(report);
   } else if (cell == "bound") {
@@ -391,7 +401,7 @@ bool RunCell(std::string_view cell, std::uint64_t pairs, Report* report) {
   } else if (cell == "leave") {
     LeaveCell(report);
   } else if (cell == "scale") {
-    ScaleCell(pairs, report);
+    ScaleCell(pairs, exact_blocks, report);
   } else if (cell == "hash") {
     HashCell(report);
   } else {

@@ -31,10 +31,11 @@ class Report {
 //           then 90 % of the blocks removed
 //   bound   stores until the bound refuses them, and removals at it
 //   leave   a target of 100,000 blocks leaves; what readers notice
-//   scale   1,000 workers and `pairs` pairs
+//   scale   1,000 workers and `pairs` pairs; `exact_blocks` as in IndexOptions
 //   hash    token ids to chain hashes, and a prompt of 100,000 tokens hashed and matched
 // False if there is no such cell.
-bool RunCell(std::string_view cell, std::uint64_t pairs, Report* report);
+bool RunCell(std::string_view cell, std::uint64_t pairs, std::uint32_t exact_blocks,
+             Report* report);
 
 }  // namespace warmpath::bench
 

@@ -150,13 +150,14 @@ std::uint32_t VerifiedLookup(const Index& index, std::span<const ChainHash> chai
   return best;
 }
 
-Round MeasureRound(const Corpus& corpus, std::uint32_t workers, int writers, int readers) {
+Round MeasureRound(const Corpus& corpus, const IndexOptions& options, std::uint32_t workers,
+                   int writers, int readers) {
   Round round;
   const auto queries = static_cast<double>(corpus.queries.size());
   const auto events = static_cast<double>(corpus.stored_blocks + corpus.removed_blocks);
   std::atomic<std::uint64_t> sink{0};
   {  // Each operation once, in trace order, drained.
-    const auto index = CreateIndex({});
+    const auto index = CreateIndex(options);
     const auto slots = OpenSlots(index.get(), workers);
     const Maintainer maintainer(index.get());
     const double seconds = RunTogether(writers + readers, [&](int i) {
@@ -176,7 +177,7 @@ Round MeasureRound(const Corpus& corpus, std::uint32_t workers, int writers, int
     round.block_ops_per_s = static_cast<double>(corpus.block_operations()) / seconds;
   }
   {  // Writers alone; then one reader on the final index.
-    const auto index = CreateIndex({});
+    const auto index = CreateIndex(options);
     const auto slots = OpenSlots(index.get(), workers);
     double seconds = 0;
     {
@@ -200,6 +201,14 @@ Round MeasureRound(const Corpus& corpus, std::uint32_t workers, int writers, int
       }
     }
     round.lookups_per_s = kTimedPasses * queries / SecondsSince(start);
+    start = SteadyClock::now();
+    for (int pass = 0; pass < kTimedPasses; ++pass) {
+      for (const auto& query : corpus.queries) {
+        index->MatchGpu(query, &segments);
+        sum += segments.segments.size();
+      }
+    }
+    round.match_lookups_per_s = kTimedPasses * queries / SecondsSince(start);
     MatchResult result;
     start = SteadyClock::now();
     for (const auto& query : corpus.queries) {

@@ -17,6 +17,7 @@ struct Round {
   double block_ops_per_s = 0;            // each operation once, drained
   double writer_block_events_per_s = 0;  // the writers alone
   double lookups_per_s = 0;              // final index, one reader, winner verified, all queries
+  double match_lookups_per_s = 0;        // the same, not verified
   double slot_lookups_per_s = 0;         // the same with an answer for each slot (Match)
   double exact_lookups_per_s = 0;        // MatchExact
   double lookup_p50_us = 0;              // beside busy writers, winner verified
@@ -45,7 +46,8 @@ std::uint64_t ResidentBytes();
 std::uint32_t VerifiedLookup(const Index& index, std::span<const ChainHash> chain,
                              MatchSegments* segments, std::uint64_t* overcredited);
 
-Round MeasureRound(const Corpus& corpus, std::uint32_t workers, int writers, int readers);
+Round MeasureRound(const Corpus& corpus, const IndexOptions& options, std::uint32_t workers,
+                   int writers, int readers);
 MemoryFigures MeasureMemory(const Corpus& corpus, std::uint32_t workers);
 double MeasureComparator(const Corpus& corpus, std::uint32_t workers, int writers, int readers,
                          bool radix);

@@ -13,7 +13,7 @@ import subprocess
 
 TRACE_CELLS = [
     # name, options
-    ("64-token blocks, 128 workers", "--workers 128 --length-factor 4 --duplication 4"),
+    ("128-token blocks, 128 workers", "--workers 128 --length-factor 4 --duplication 4"),
     ("the same, one removal an event",
      "--workers 128 --length-factor 4 --duplication 4 --removals single"),
     ("the same, 2 writers, 2 readers",

@@ -63,6 +63,12 @@ ABSL_FLAG(uint32_t, agent_context, 0,
           "sim: of the generator: tokens that the siblings of an agent loop share; 0: 128 to 384");
 ABSL_FLAG(uint32_t, tool_result, 0,
           "sim: of the generator: tokens that each step of a sibling adds; 0: 1,536 to 2,048");
+ABSL_FLAG(
+    bool, overlay, true,
+    "sim: prompts in flight are known before their cache events arrive; false shows what that "
+    "is worth");
+ABSL_FLAG(std::string, compare, "marginal_cost",
+          "sim: policy that the others are compared with, pair by pair of seeds; empty: none");
 ABSL_FLAG(uint64_t, skip, 0, "sim: leaves the first N requests out of the figures");
 ABSL_FLAG(bool, next_turns, true, "sim: next turns of a trace find the answers before them cached");
 
@@ -216,6 +222,7 @@ absl::StatusOr<SimOptions> OptionsFromFlags(const WorkloadSource& source) {
   options.event_loss = absl::GetFlag(FLAGS_event_loss);
   options.report_lag_s = absl::GetFlag(FLAGS_report_lag_ms) / 1e3;
   options.signal_lag_s = absl::GetFlag(FLAGS_signal_lag_ms) / 1e3;
+  options.overlay = absl::GetFlag(FLAGS_overlay);
   return options;
 }
 
@@ -242,6 +249,7 @@ std::string SettingsJson(const SimOptions& options, std::uint32_t seeds) {
       ", \"event_lag_ms\": ", options.event_lag_s * 1e3, ", \"event_loss\": ", options.event_loss,
       ", \"report_lag_ms\": ", options.report_lag_s * 1e3,
       ", \"signal_lag_ms\": ", options.signal_lag_s * 1e3,
+      ", \"overlay\": ", options.overlay ? "true" : "false",
       ", \"seed\": ", absl::GetFlag(FLAGS_seed), ", \"seeds\": ", seeds, "}");
 }
 
@@ -301,7 +309,11 @@ absl::Status RunSim() {
   }
   if (bar.has_value()) bar->Finish();
   const std::string json = absl::GetFlag(FLAGS_json);
-  if (json != "-") std::cout << SimTable(cells);
+  if (json != "-") {
+    std::cout << SimTable(cells);
+    const std::string comparison = SimComparison(cells, absl::GetFlag(FLAGS_compare));
+    if (!comparison.empty()) std::cout << "\n" << comparison;
+  }
   const std::string settings = SettingsJson(options, seeds);
   if (const std::string html = absl::GetFlag(FLAGS_html); !html.empty()) {
     WARMPATH_RETURN_IF_ERROR(WriteFile(html, HtmlReport(cells, settings)));

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <iterator>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -38,14 +40,24 @@ MeanError MeanAndError(const std::vector<double>& values) {
   return result;
 }
 
-const SimCell* ReferenceOf(const std::vector<SimCell>& cells, const SimCell& cell) {
+const SimCell* ReferenceOf(const std::vector<SimCell>& cells, const SimCell& cell,
+                           std::string_view policy) {
   for (const SimCell& other : cells) {
-    if (SameBlock(other, cell) && other.policy == kReference &&
+    if (SameBlock(other, cell) && other.policy == policy &&
         other.seeds.size() == cell.seeds.size()) {
       return &other;
     }
   }
   return nullptr;
+}
+
+// Student's t: the mean of n values is within this many standard errors with probability 0.95.
+double ConfidenceFactor(std::size_t n) {
+  constexpr double kFactors[] = {12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306,
+                                 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
+                                 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064,
+                                 2.060, 2.056, 2.052, 2.048, 2.045, 2.042};
+  return n - 2 < std::size(kFactors) ? kFactors[n - 2] : 1.96;
 }
 
 constexpr std::pair<const char*, double SimSummary::*> kFields[] = {
@@ -176,6 +188,48 @@ std::string SimTable(const std::vector<SimCell>& cells) {
   return table;
 }
 
+std::string SimComparison(const std::vector<SimCell>& cells, std::string_view reference) {
+  struct Column {
+    const char* title;
+    double SimSummary::*field;
+    bool points;  // else percent of the reference's mean
+  };
+  constexpr Column kColumns[] = {{"TTFT mean %", &SimSummary::ttft_mean_s, false},
+                                 {"p50 %", &SimSummary::ttft_p50_s, false},
+                                 {"p90 %", &SimSummary::ttft_p90_s, false},
+                                 {"p99 %", &SimSummary::ttft_p99_s, false},
+                                 {"TPOT %", &SimSummary::tpot_mean_ms, false},
+                                 {"goodput points", &SimSummary::goodput, true},
+                                 {"hit points", &SimSummary::token_hit_rate, true}};
+  std::string table;
+  const SimCell* block = nullptr;
+  for (const SimCell& cell : cells) {
+    const SimCell* const base = ReferenceOf(cells, cell, reference);
+    if (base == nullptr || base == &cell || cell.seeds.size() < 2) continue;
+    if (block == nullptr || !SameBlock(*block, cell)) {
+      if (block != nullptr) table += "\n";
+      block = &cell;
+      absl::StrAppendFormat(&table, "%d workers, load %.2f, against %s, %d seeds, 95 %%\n",
+                            cell.workers, cell.load, base->policy, cell.seeds.size());
+      absl::StrAppendFormat(&table, "  %-18s", "policy");
+      for (const Column& column : kColumns) absl::StrAppendFormat(&table, " %17s", column.title);
+      table += "\n";
+    }
+    absl::StrAppendFormat(&table, "  %-18s", cell.policy);
+    for (const Column& column : kColumns) {
+      const MeanError difference = PairedDifference(cell, *base, column.field);
+      const double mean = OverSeeds(*base, column.field).mean;
+      const double scale = column.points ? 100 : mean > 0 ? 100 / mean : 0;
+      const double half = scale * difference.error * ConfidenceFactor(cell.seeds.size());
+      const double value = scale * difference.mean;
+      absl::StrAppendFormat(&table, " %+8.1f +-%5.1f%c", value, half,
+                            std::abs(value) > half ? '*' : ' ');
+    }
+    table += "\n";
+  }
+  return table;
+}
+
 std::string SimCellsJson(const std::vector<SimCell>& cells) {
   std::string json = "[";
   for (const SimCell& cell : cells) {
@@ -201,7 +255,7 @@ std::string SimCellsJson(const std::vector<SimCell>& cells) {
       first = false;
     }
     json += "}";
-    const SimCell* const reference = ReferenceOf(cells, cell);
+    const SimCell* const reference = ReferenceOf(cells, cell, kReference);
     if (reference != nullptr && reference != &cell) {
       json += ", \"minus_marginal_cost\": {";
       first = true;

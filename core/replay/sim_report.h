@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/replay/simulator.h"
@@ -67,6 +68,11 @@ MeanError PairedDifference(const SimCell& a, const SimCell& b, double SimSummary
 
 // One block of lines per (workers, load); within it one line per policy.
 std::string SimTable(const std::vector<SimCell>& cells);
+
+// What each policy does differently from `reference`, seed by seed, in percent or points with the
+// half width of a 95 % confidence interval; '*' marks what is no chance. Empty when no block has
+// the reference and another policy, both with two seeds or more.
+std::string SimComparison(const std::vector<SimCell>& cells, std::string_view reference);
 
 // [{"workers": ..., "load": ..., ...}, ...]; docs/warmpath-replay.md lists the fields. Where the
 // block has a cell of marginal_cost, the others tell their paired differences from it.

@@ -81,6 +81,7 @@ absl::StatusOr<std::unique_ptr<SimRouter>> SimRouter::Create(const SimRouterOpti
   }
   FleetConfig config;
   config.defaults.routing_block_size = options.block_size;
+  config.defaults.overlay = options.overlay;
   if (router->competitor_ == nullptr) config.defaults.policy = options.policy;
   WARMPATH_ASSIGN_OR_RETURN(router->fleet_, Fleet::Create(config, clock, options.seed));
   for (const SimWorkerSpec& spec : options.workers) {

@@ -34,6 +34,7 @@ struct SimRouterOptions {
   std::string policy;  // of the router, a competitor, an ablation
   std::uint32_t block_size = 0;
   std::vector<SimWorkerSpec> workers = {};
+  bool overlay = true;
   std::uint64_t seed = 1;
 };
 

@@ -156,6 +156,7 @@ class Simulation {
   absl::Status PrepareEngines() {
     SimRouterOptions router{.policy = bound_ ? "marginal_cost" : o_.policy,
                             .block_size = o_.block_size,
+                            .overlay = o_.overlay,
                             .seed = o_.seed};
     for (std::uint32_t i = 0; i < o_.workers; ++i) {
       EngineModelOptions engine;

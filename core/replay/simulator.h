@@ -35,6 +35,7 @@ struct SimOptions {
   double report_interval_s = 0.100;  // between an engine's load reports
   double report_lag_s = 0;           // from an engine's state to its report in the ledger
   double signal_lag_s = 0.005;       // from a first token or finish to the router's knowledge
+  bool overlay = true;               // prompts in flight are known before their events come
   std::uint64_t seed = 1;            // of the router's choices and of losses
 
   // Called now and then with the number of requests that are done.

@@ -134,6 +134,10 @@ TEST(EngineModelTest, AtMostMaxSequencesRun) {
   EXPECT_EQ(model.waiting(), 44u);
   model.Step();
   EXPECT_THAT(step.finished, SizeIs(256));
+  // They run until their last step is over.
+  EXPECT_EQ(model.running(), 256u);
+  model.EndStep();
+  EXPECT_EQ(model.running(), 0u);
   EXPECT_THAT(step.admitted, IsEmpty());
   model.Step();
   EXPECT_THAT(step.admitted, SizeIs(44));

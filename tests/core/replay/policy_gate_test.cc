@@ -83,11 +83,12 @@ Workload Bursts(double utilisation, std::uint64_t seed) {
   return *GenerateWorkload(options);
 }
 
-Means RunBursts(double utilisation, const std::string& policy) {
+Means RunBursts(double utilisation, const std::string& policy, bool overlay = true) {
   std::vector<SimSummary> runs;
   for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
     const auto result =
-        Simulate(Bursts(utilisation, seed), {.policy = policy, .workers = 8, .block_size = 512});
+        Simulate(Bursts(utilisation, seed),
+                 {.policy = policy, .workers = 8, .block_size = 512, .overlay = overlay});
     EXPECT_TRUE(result.ok()) << result.status();
     runs.push_back(Summarise(*result, 8, SimObjective()));
   }
@@ -98,6 +99,11 @@ TEST(PolicyGateTest, SiblingsStayTogetherWhenBusy) {
   EXPECT_GE(RunBursts(0.66, "marginal_cost").goodput, 0.94);
   // What a policy without the overlay's price does there, so that the bound means something.
   EXPECT_LT(RunBursts(0.66, "least_outstanding").goodput, 0.70);
+}
+
+TEST(PolicyGateTest, WithoutTheOverlayBurstsFallApart) {
+  EXPECT_LT(RunBursts(0.66, "marginal_cost", false).goodput,
+            RunBursts(0.66, "marginal_cost").goodput - 0.2);
 }
 
 TEST(PolicyGateTest, SiblingsFanOutWhenIdle) {

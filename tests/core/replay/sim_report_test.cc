@@ -81,5 +81,25 @@ TEST(SimReportTest, DifferencesArePairedBySeed) {
   EXPECT_THAT(table, HasSubstr("dynamo"));
 }
 
+TEST(SimReportTest, ComparisonsSayWhatIsNoChance) {
+  SimCell a{.workers = 8, .load = 0.7, .rate_rps = 3.5, .policy = "marginal_cost"};
+  SimCell b = a;
+  b.policy = "dynamo";
+  for (const double noise : {-1.0, 0.0, 1.0}) {
+    a.seeds.push_back({.ttft_mean_s = 2, .ttft_p50_s = 1});
+    // +10 % +- 4.303 * 1 % / sqrt(3); +1 % +- 4.303 * 1 % / sqrt(3).
+    b.seeds.push_back({.ttft_mean_s = 2.2 + 0.02 * noise, .ttft_p50_s = 1.01 + 0.01 * noise});
+  }
+  const std::string text = SimComparison({a, b}, "marginal_cost");
+  EXPECT_THAT(text, HasSubstr("8 workers, load 0.70, against marginal_cost, 3 seeds, 95 %"));
+  EXPECT_THAT(text, HasSubstr("+10.0 +-  2.5* "));
+  EXPECT_THAT(text, HasSubstr("+1.0 +-  2.5  "));
+  EXPECT_THAT(text, Not(HasSubstr("marginal_cost     ")));
+  EXPECT_EQ(SimComparison({a, b}, "lmetric"), "");
+  a.seeds.resize(1);
+  b.seeds.resize(1);
+  EXPECT_EQ(SimComparison({a, b}, "marginal_cost"), "");
+}
+
 }  // namespace
 }  // namespace warmpath

@@ -4,6 +4,7 @@
 // alternate, the result is the median of the pairs.
 //
 //   pick_bench [--json] [--rounds N] [--seconds S] [--inflight N] [--tokens N] [--block-size B]
+//              [--blocks N] [--open N] [--unary-outcomes]
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/impl/codegen/client_callback.h>
 #include <grpcpp/impl/codegen/server_callback_handlers.h>
@@ -512,6 +513,10 @@ int Main(int argc, char** argv) {
       settings.tokens = static_cast<std::size_t>(number);
     } else if (flag == "--block-size") {
       settings.block_size = static_cast<std::uint32_t>(number);
+    } else if (flag == "--blocks") {
+      settings.blocks = static_cast<std::size_t>(number);
+    } else if (flag == "--open") {
+      settings.open = static_cast<int>(number);
     } else if (flag == "--client") {
       client_port = static_cast<int>(number);
     } else {

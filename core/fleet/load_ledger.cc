@@ -8,6 +8,7 @@
 #include "core/base/strings.h"
 #include "core/fleet/prefix_overlay.h"
 #include "core/fleet/reservation_table.h"
+#include "core/fleet/spare_chains.h"
 #include "core/fleet/target_books.h"
 
 namespace warmpath {
@@ -43,7 +44,7 @@ class Ledger final : public LoadLedger {
       if (lingering.target != target) continue;
       Overlay(ChainKind::kTokens).EndLinger(target, lingering.chain);
       chain_blocks_ -= lingering.chain.size();
-      lingering.chain = {};
+      lingering.chain = std::vector<ChainHash>();
     }
     for (PrefixOverlay& overlay : overlays_) overlay.ForgetPredicted(target);
     books_.ForgetEngine(target);
@@ -71,7 +72,8 @@ class Ledger final : public LoadLedger {
     OpenReservation& entry = table_[place];
     Reservation& r = entry.reservation;
     ++opened_;
-    if (chain_blocks_ + r.chain.size() > options_.max_chain_blocks) r.chain = {};
+    if (chain_blocks_ + r.chain.size() > options_.max_chain_blocks)
+      r.chain = std::vector<ChainHash>();
     chain_blocks_ += r.chain.size();
     const std::uint64_t blocked = r.chain.size() * std::uint64_t{options_.block_size};
     entry.loose_tokens = r.prompt_tokens - std::min(r.prompt_tokens, blocked);
@@ -88,6 +90,8 @@ class Ledger final : public LoadLedger {
     Attach(place, now);
     return r.id;
   }
+
+  std::vector<ChainHash> TakeSpareChain() override { return spare_chains_.Take(); }
 
   const Reservation* Find(ReservationId id) const override {
     const Place place = table_.Find(id);
@@ -338,6 +342,7 @@ class Ledger final : public LoadLedger {
   void RetireOldest() {
     Overlay(ChainKind::kTokens).EndLinger(lingering_.front().target, lingering_.front().chain);
     chain_blocks_ -= lingering_.front().chain.size();
+    spare_chains_.Give(std::move(lingering_.front().chain));
     lingering_.pop_front();
   }
 
@@ -357,7 +362,8 @@ class Ledger final : public LoadLedger {
   absl::flat_hash_map<std::uint64_t, HolderList> holders_;  // none of them empty
   std::deque<Orphan> orphans_;                              // by the end of their windows
   std::deque<Lingering> lingering_;                         // by the end of their time
-  std::uint64_t chain_blocks_ = 0;                          // of reservations, open or lingering
+  SpareChains spare_chains_;
+  std::uint64_t chain_blocks_ = 0;  // of reservations, open or lingering
   std::uint64_t opened_ = 0;
   std::array<std::uint64_t, kCloseCauseCount> closed_{};
 };

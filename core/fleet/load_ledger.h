@@ -108,6 +108,8 @@ class LoadLedger {
   // Opens a reservation and returns its id; a second one with the same request_id closes the first
   // (superseded). 0 when max_reservations are open. REQUIRES: the target was added.
   virtual ReservationId Open(Reservation reservation, absl::Time now) = 0;
+  // Memory for the chain of a reservation to come, so that a pick need not ask the allocator.
+  virtual std::vector<ChainHash> TakeSpareChain() = 0;
   virtual const Reservation* Find(ReservationId id) const = 0;
   // Starts the decode phase: pend_w loses the request and is re-anchored. Returns what the target's
   // speed can be learned from: the span before this one, for only now it is known that no other

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace warmpath {
 
@@ -49,7 +50,7 @@ PrefixOverlay::NodeId PrefixOverlay::NewNode(NodeId parent, std::span<const Chai
   }
   Node& node = nodes_[id];
   node.parent = parent;
-  node.run.assign(run.begin(), run.end());
+  node.run = SpareChains::Copy(run, spare_runs_.Take());
   children_[{parent, run.front()}] = id;
   return id;
 }
@@ -144,7 +145,7 @@ void PrefixOverlay::DropIfEmpty(NodeId id, TargetId target) {
   node.holders.erase(node.holders.begin() + (holder - node.holders.data()));
   if (!node.holders.empty()) return;
   children_.erase({node.parent, node.run.front()});
-  node.run = std::vector<ChainHash>();  // gives the memory back
+  spare_runs_.Give(std::exchange(node.run, {}));
   free_nodes_.push_back(id);
 }
 

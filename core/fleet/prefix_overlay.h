@@ -28,6 +28,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/function_ref.h"
 #include "core/base/ids.h"
+#include "core/fleet/spare_chains.h"
 #include "core/fleet/worker.h"
 
 namespace warmpath {
@@ -129,6 +130,7 @@ class PrefixOverlay {
   absl::flat_hash_map<std::pair<NodeId, ChainHash>, NodeId> children_;
   std::vector<PerTarget> targets_;
   std::vector<NodeId> path_;  // reused by Open and Predict
+  SpareChains spare_runs_;
   std::uint64_t in_flight_blocks_ = 0;
 };
 

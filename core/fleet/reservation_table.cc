@@ -18,7 +18,8 @@ ReservationTable::ReservationTable(std::uint32_t pool_number, std::uint64_t id_s
     : pool_bits_(std::uint64_t{pool_number} << (kPlaceBits + kGenerationBits)),
       id_seed_(id_seed),
       max_open_(std::min(max_open, kMaxPlaces)),
-      entries_(1) {}
+      entries_(1),
+      lease_index_(1, kNoLease) {}
 
 ReservationId ReservationTable::IdOf(Place place) const {
   return pool_bits_ | std::uint64_t{entries_[place].generation} << kPlaceBits | place;
@@ -30,6 +31,7 @@ Place ReservationTable::Add(Reservation reservation) {
   if (free_.empty()) {
     place = static_cast<Place>(entries_.size());
     entries_.emplace_back();
+    lease_index_.push_back(kNoLease);
     entries_[place].generation =
         static_cast<std::uint32_t>(id_seed_ + place * 0x9e3779b97f4a7c15ULL) & kGenerationMask;
   } else {
@@ -39,7 +41,7 @@ Place ReservationTable::Add(Reservation reservation) {
   OpenReservation& entry = entries_[place];
   entry.generation = (entry.generation + 1) & kGenerationMask;
   entry.in_use = true;
-  entry.lease_index = OpenReservation::kNoLease;
+  lease_index_[place] = kNoLease;
   entry.reservation = std::move(reservation);
   entry.reservation.id = IdOf(place);
   ++size_;
@@ -65,7 +67,7 @@ Place ReservationTable::Find(ReservationId id) const {
 
 void ReservationTable::SetLeaseAt(std::size_t index, const Lease& lease) {
   leases_[index] = lease;
-  entries_[lease.place].lease_index = static_cast<std::uint32_t>(index);
+  lease_index_[lease.place] = static_cast<std::uint32_t>(index);
 }
 
 void ReservationTable::SiftUp(std::size_t index, const Lease& lease) {
@@ -93,8 +95,8 @@ void ReservationTable::SiftDown(std::size_t index, const Lease& lease) {
 void ReservationTable::SetLease(Place place, absl::Time until) {
   entries_[place].reservation.lease_until = until;
   const Lease lease{.until = until, .place = place};
-  std::size_t index = entries_[place].lease_index;
-  if (index == OpenReservation::kNoLease) {
+  std::size_t index = lease_index_[place];
+  if (index == kNoLease) {
     index = leases_.size();
     leases_.push_back(lease);
     SiftUp(index, lease);
@@ -106,9 +108,9 @@ void ReservationTable::SetLease(Place place, absl::Time until) {
 }
 
 void ReservationTable::DropLease(Place place) {
-  const std::size_t index = entries_[place].lease_index;
-  if (index == OpenReservation::kNoLease) return;
-  entries_[place].lease_index = OpenReservation::kNoLease;
+  const std::size_t index = lease_index_[place];
+  if (index == kNoLease) return;
+  lease_index_[place] = kNoLease;
   const Lease last = leases_.back();
   leases_.pop_back();
   if (index == leases_.size()) return;

@@ -30,13 +30,10 @@ struct OpenReservation {
   std::int64_t prefill_ns = 0;     // what it adds to pend_w; integer, so that sums stay exact
   PlaceLink at_target;
   PlaceLink at_holder;
-  PlaceLink pending;              // pend_w
-  bool drained = false;           // left pend_w by the clock, without a first token
-  std::uint32_t lease_index = 0;  // in the lease heap; kNoLease
+  PlaceLink pending;     // pend_w
+  bool drained = false;  // left pend_w by the clock, without a first token
   std::uint32_t generation = 0;
   bool in_use = false;
-
-  static constexpr std::uint32_t kNoLease = ~std::uint32_t{0};
 };
 
 // Not thread-safe.
@@ -63,6 +60,7 @@ class ReservationTable {
   Place FirstLease() const { return leases_.empty() ? 0 : leases_.front().place; }
 
  private:
+  static constexpr std::uint32_t kNoLease = ~std::uint32_t{0};
   struct Lease {
     absl::Time until;
     Place place = 0;
@@ -79,6 +77,9 @@ class ReservationTable {
   std::deque<OpenReservation> entries_;
   std::vector<Place> free_;
   std::vector<Lease> leases_;  // binary heap
+  // By place: where in leases_, or kNoLease. Not in the entries, each of which lies in cache lines
+  // of its own: a lease that ends early passes a dozen others.
+  std::vector<std::uint32_t> lease_index_;
   std::uint32_t size_ = 0;
 };
 

@@ -28,7 +28,7 @@ struct CandidateTerms {
   std::uint64_t uncached_tokens = 0;  // L - h
   double wait_s = 0;                  // W
   double prefill_s = 0;               // P
-  double pool_price_s = 0;            // a * P
+  double pool_price_s = 0;            // a * P'
   double decode_stall_s = 0;          // beta * D * (1 + D / D0) * P
   double kv_pressure_s = 0;           // zeta * (X / C)^2
   double kv_wait_s = 0;               // K

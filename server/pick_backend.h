@@ -21,7 +21,7 @@ class PickResponse;
 // What refused a pick, or nothing.
 struct PickResult {
   absl::Status status;
-  absl::Duration retry_after;  // > 0 only with RESOURCE_EXHAUSTED that passes
+  absl::Duration retry_after;  // > 0 where waiting helps: RESOURCE_EXHAUSTED that passes, a warm-up
 };
 
 // Thread-safe.

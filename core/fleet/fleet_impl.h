@@ -107,7 +107,7 @@ class FleetImpl final : public Fleet {
   Random random_ ABSL_GUARDED_BY(registry_mu_);
   std::optional<absl::Time> first_register_ ABSL_GUARDED_BY(registry_mu_);
 
-  // Leaf; changed under the registry's mutex only.
+  // Changed under the registry's mutex only; but for that of `names_` a leaf.
   mutable absl::Mutex pools_mu_;
   // By number; null where a pool has ended.
   std::vector<std::shared_ptr<PoolEntry>> pools_ ABSL_GUARDED_BY(pools_mu_);

@@ -78,8 +78,11 @@ void Pool::FixBlockSize(std::uint32_t tokens) {
 void Pool::Edit(TargetId target, absl::FunctionRef<void(TargetState&)> edit) {
   TargetState& state = targets_[target];
   const std::uint64_t capacity = state.spec.kv_capacity_tokens;
+  const double hint = state.spec.prefill_tokens_per_s;
   edit(state);
   if (state.spec.kv_capacity_tokens != capacity) rows_stale_ = true;
+  // Another hint is another share of it, for the peers too.
+  if (state.spec.prefill_tokens_per_s != hint) RefreshPeerRates();
   UpdateRow(target);
 }
 

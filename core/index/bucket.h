@@ -45,7 +45,8 @@ inline constexpr SetId kEmptySet = 0;
 // begun with that version, it would have seen the taken entry. It begins anew if they differ.
 //
 // The version has 18 bits. To be fooled, a reader would have to sleep between two of its four
-// loads while exactly a multiple of 262,144 entries of that one bucket are taken.
+// loads while entries of that one bucket are taken, and moved, which counts twice, exactly a
+// multiple of 262,144 times.
 struct alignas(64) Bucket {
   static constexpr int kEntries = 5;
 
@@ -89,14 +90,14 @@ struct alignas(64) Bucket {
   // Written out, so that it has no branches: which entry it is cannot be predicted.
   int FirstNaming(ChainHash key) const {
     const auto prefer = [&](int i, int other) {
-      return hash[i].load(std::memory_order_relaxed) == key ? i : other;
+      return hash[i].load(std::memory_order_acquire) == key ? i : other;
     };
     return Opaque(prefer(0, prefer(1, prefer(2, prefer(3, prefer(4, kEntries))))));
   }
   // Bit i is set if entry i names `key`.
   std::uint32_t Naming(ChainHash key) const {
     const auto bit = [&](int i) {
-      return static_cast<std::uint32_t>(hash[i].load(std::memory_order_relaxed) == key) << i;
+      return static_cast<std::uint32_t>(hash[i].load(std::memory_order_acquire) == key) << i;
     };
     return bit(0) | bit(1) | bit(2) | bit(3) | bit(4);
   }

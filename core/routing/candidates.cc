@@ -38,10 +38,10 @@ double MaxWaitSeconds(const PickInputs& inputs) {
                                                 : std::numeric_limits<double>::infinity();
 }
 
-std::string WhyNotEligible(const TargetState& state) {
+std::string_view WhyNotEligible(const TargetState& state) {
   if (state.draining) return "draining";
   if (!state.engine_reachable) return "engine unreachable for its agent";
-  return std::string(LifecycleName(state.lifecycle));
+  return LifecycleName(state.lifecycle);
 }
 
 bool Serves(const TargetState& state, const std::optional<std::string_view>& lora) {
@@ -85,10 +85,10 @@ absl::Status NoCandidate(const Pool& pool, const Query& query, const PickInputs&
       " ms, over max_wait_ms ", absl::ToInt64Milliseconds(inputs.max_wait)));
 }
 
-// Why the target is no candidate; empty if it is one. Counts how far it got. For the few picks that
-// are explained or fail: FindCandidates asks the same of the rows.
-std::string WhyLeftOut(const TargetState& state, const TargetLoad& load, const Query& query,
-                       const EndpointFilter& filter, const PickInputs& inputs, Sieve* sieve) {
+// Why the target is no candidate; empty if it is one. Counts how far it got. For the picks that are
+// explained or find nobody: FillCandidates asks the same of the rows.
+std::string_view WhyLeftOut(const TargetState& state, const TargetLoad& load, const Query& query,
+                            const EndpointFilter& filter, const PickInputs& inputs, Sieve* sieve) {
   if (state.lifecycle == Lifecycle::kJoining) ++sieve->joining;
   if (!state.eligible()) return WhyNotEligible(state);
   ++sieve->eligible;
@@ -176,9 +176,11 @@ absl::Status FindCandidates(Pool& pool, const Query& query, const EndpointFilter
   Sieve sieve;
   for (TargetId target = 0; target < targets.size(); ++target) {
     if (!targets[target].in_use) continue;
-    std::string why = WhyLeftOut(targets[target], loads.Of(target), query, filter, inputs, &sieve);
-    if (why.empty()) continue;
-    scratch->left_out.push_back(LeftOut{.target = target, .why = std::move(why)});
+    const std::string_view why =
+        WhyLeftOut(targets[target], loads.Of(target), query, filter, inputs, &sieve);
+    // Whoever sheds load asks for no explanation and should pay for none.
+    if (why.empty() || !query.explain) continue;
+    scratch->left_out.push_back(LeftOut{.target = target, .why = why});
   }
   return candidates.empty() ? NoCandidate(pool, query, inputs, sieve, retry_after)
                             : absl::OkStatus();

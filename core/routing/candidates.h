@@ -41,7 +41,7 @@ class EventDepths {
 // A target that is no candidate, for the explanation.
 struct LeftOut {
   TargetId target = kNoTarget;
-  std::string why;
+  std::string_view why;  // static text
 };
 
 // Buffers of one pick, kept from pick to pick by each thread so that none is allocated while the

@@ -189,9 +189,9 @@ void Explain(const std::vector<TargetState>& targets, std::size_t chosen, const 
   for (const std::uint32_t i : scratch.order) {
     decision.explanation.push_back(TermsOf(targets, candidates, i, shared));
   }
-  for (LeftOut& left_out : scratch.left_out) {
+  for (const LeftOut& left_out : scratch.left_out) {
     CandidateTerms terms = TermsOf(targets[left_out.target]);
-    terms.excluded = std::move(left_out.why);
+    terms.excluded = left_out.why;
     decision.explanation.push_back(std::move(terms));
   }
   if (!policy_input.note.empty()) decision.notes.push_back(policy_input.note);

@@ -6,8 +6,9 @@
 #
 # Label `unit` puts a test into the target unit_tests, which scripts/test also builds and runs
 # under AddressSanitizer. Label `tsan` puts it into tsan_tests, run under ThreadSanitizer; tests
-# below tests/core have it by themselves. Label `wire` marks tests over real gRPC connections:
-# under ThreadSanitizer they get one retry, because gRPC's own hand-overs are not instrumented.
+# below tests/core have it by themselves. Label `wire` marks tests over real gRPC connections: of
+# these a second run forgives ThreadSanitizer's reports, because gRPC's own hand-overs are not
+# instrumented.
 
 add_custom_target(unit_tests)
 add_custom_target(tsan_tests)

@@ -215,6 +215,8 @@ def order(cells):
                 gaps.append(abs(mean_from_quantiles(*(cell[f"ttft_{p}_s"]
                                                       for p in ("p50", "p90", "p99"))) /
                                 cell["ttft_mean_s"] - 1))
+        if len(ours) < 2:
+            continue
         rows.append([cell_name(key), str(len(ours)), f"{kendall_tau(ours, theirs):.2f}",
                      f"{100 * max(gaps):.0f} %"])
     print("Order of mean TTFT against the reference\n")

@@ -16,6 +16,8 @@ using ::envoy::service::ext_proc::v3::HttpBody;
 
 // Room made at once for a body whose length the headers say; more only as it comes.
 constexpr std::uint64_t kMaxReserve = 256 << 10;
+// Workers come back within seconds of a router's start, and of their own.
+constexpr absl::Duration kRetryAfterNobody = absl::Seconds(1);
 
 Refusal BadRequest(std::string_view message) {
   return RefusalOf(absl::InvalidArgumentError(ToAbsl(message)), absl::ZeroDuration());
@@ -233,7 +235,7 @@ PickResult ExtProcMachine::Pick(v1::PickResponse* picked) {
     return PickReserving(picked);
   }
   // Any worker can answer it, so any pool will do; the subset, if there is one, decides.
-  PickResult result = {absl::UnavailableError("no pool has a ready worker"), {}};
+  PickResult result = {absl::UnavailableError("no pool has a ready worker"), kRetryAfterNobody};
   for (const std::string& pool : options_->pools()) {
     picked->Clear();
     pick_.set_model(pool);
@@ -247,7 +249,7 @@ PickResult ExtProcMachine::PickReserving(v1::PickResponse* picked) {
   PickResult result = backend_->Pick(pick_, holder_, /*reserve=*/true, picked);
   // While no worker has come yet, no model can be known.
   if (absl::IsNotFound(result.status) && options_->pools().empty()) {
-    result.status = absl::UnavailableError("no worker has registered yet");
+    result = {absl::UnavailableError("no worker has registered yet"), kRetryAfterNobody};
   }
   return result;
 }

@@ -67,7 +67,7 @@ class ConnectionTable {
 
   mutable absl::Mutex mu_;
   absl::flat_hash_set<Connection*> connections_ ABSL_GUARDED_BY(mu_);
-  std::list<Connection*> idle_ ABSL_GUARDED_BY(mu_);  // longest idle first, none that was shut
+  std::list<Connection*> idle_ ABSL_GUARDED_BY(mu_);  // longest idle first
 };
 
 }  // namespace warmpath

@@ -23,8 +23,9 @@ class HttpServer {
     std::string address = "127.0.0.1:0";
     std::string setting = "server.http_address";  // what an error tells to change
     std::uint32_t threads = 1;
-    // Beyond, a new connection takes the place of the one that has been idle for longest; only
-    // while all are busy do some more wait in the kernel's backlog.
+    // Beyond, a new connection takes the place of the one that has been idle for longest. While all
+    // are busy some more are served, a quarter and 64 for each thread; the rest waits in the
+    // kernel's backlog.
     std::uint32_t max_connections = 4096;
     std::size_t max_body_bytes = 8u << 20;  // larger: 413
     std::size_t max_memory = 256u << 20;    // bodies of all requests; beyond: 429

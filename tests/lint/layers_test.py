@@ -111,6 +111,9 @@ def self_test():
     tree.expect(check({"core/fleet/a.cc": pb}), "allowed:", "types.pb.h")
     tree.expect(check({"client/lib/include/warmpath/a.h": "#include <grpcpp/channel.h>\n"}), "grpcpp")
     tree.expect(check({"client/agent/a.cc": '#include "core/index/index.h"\n'}), "core/index")
+    tree.expect(check({"client/agent/events/a.cc": '#include "client/agent/feed/x.h"\n'}), "feed/x.h")
+    tree.expect(check({"client/agent/engine/a.h": '#include "client/agent/events/x.h"\n'}), "events/x.h")
+    tree.expect(check({"client/agent/feed/a.cc": "#include <zmq.h>\n"}), "zmq.h")
     tree.expect(check({"server/a.cc": '#include "tests/testing/fake_clock.h"\n'}), "tests/testing")
     beside = {"server/a.cc": '#include "app.h"\n#include "simdjson.h"\n', "server/app.h": ""}
     tree.expect(check(beside), "write app.h with its path from the root")

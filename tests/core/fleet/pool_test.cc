@@ -94,6 +94,16 @@ TEST_F(PoolTest, WhatATargetDoesNotTellComesFromItsPeers) {
 }
 
 // Whatever happens to targets, the packed rows say what the full states say.
+TEST_F(PoolTest, AnotherHintIsInTheMeanRateAtOnce) {
+  absl::MutexLock lock(&pool_->mu());
+  TargetState state;
+  state.spec.prefill_tokens_per_s = 2000;
+  const TargetId target = pool_->AddTarget(state);
+  EXPECT_EQ(pool_->mean_rate(), 2000 * kHintTrust);
+  pool_->Edit(target, [](TargetState& edited) { edited.spec.prefill_tokens_per_s = 20'000; });
+  EXPECT_EQ(pool_->mean_rate(), 20'000 * kHintTrust);
+}
+
 TEST_F(PoolTest, RowsEqualThoseMadeAnewFromTheStates) {
   for (std::uint64_t seed = 1; seed <= 30; ++seed) {
     SCOPED_TRACE(seed);

@@ -159,8 +159,9 @@ CandidateTerms TermsOf(const std::vector<TargetState>& targets, const CandidateT
   return terms;
 }
 
-// Places of the best `count` candidates but the chosen one, best first, of equal ones the first
-// first; `with_limited` also of those that the policy would not have as fallbacks.
+// Places of the best `count` candidates but the chosen one, best first; `with_limited` also of
+// those that the policy would not have as fallbacks. Equal ones come as they follow the chosen one,
+// round about: in an idle pool not everybody's fallback is then the same target.
 void OrderRest(const CandidateTable& candidates, std::size_t chosen, std::size_t count,
                bool with_limited, std::vector<std::uint32_t>* order) {
   const std::span<const double> scores = candidates.scores();
@@ -168,10 +169,13 @@ void OrderRest(const CandidateTable& candidates, std::size_t chosen, std::size_t
   count = std::min(count, candidates.size());
   if (count == 0) return;
   double worst = 0;  // of order
-  for (std::uint32_t i = 0; i < candidates.size(); ++i) {
+  const auto size = static_cast<std::uint32_t>(candidates.size());
+  auto i = static_cast<std::uint32_t>(chosen);
+  for (std::uint32_t seen = 1; seen < size; ++seen) {
+    i = i + 1 == size ? 0 : i + 1;
     // Few are asked for: most candidates end here.
     if (order->size() == count && scores[i] >= worst) continue;
-    if (i == chosen || (!with_limited && candidates.at_limit(i))) continue;
+    if (!with_limited && candidates.at_limit(i)) continue;
     const auto place = std::upper_bound(
         order->begin(), order->end(), i,
         [scores](std::uint32_t a, std::uint32_t b) { return scores[a] < scores[b]; });

@@ -354,6 +354,26 @@ TEST_F(PickerTest, FallbacksComeInTheOrderOfCost) {
   EXPECT_EQ(decision->fallbacks[1].worker_id, "w2");
 }
 
+TEST_F(PickerTest, EqualFallbacksFollowTheChosenOne) {
+  AddTargets(4);
+  std::set<std::string> chosen;
+  for (int i = 0; i < 100; ++i) {
+    Query query = Ask(Chain(1, 4));
+    query.reserve = false;
+    query.max_fallbacks = 3;
+    const absl::StatusOr<Decision> decision = Pick(query);
+    ASSERT_THAT(decision, IsOk());
+    ASSERT_EQ(decision->fallbacks.size(), 3u);
+    chosen.insert(decision->endpoint.worker_id);
+    const int first = decision->endpoint.worker_id.back() - '0';
+    for (int k = 0; k < 3; ++k) {
+      EXPECT_EQ(decision->fallbacks[static_cast<std::size_t>(k)].worker_id,
+                absl::StrCat("w", (first + 1 + k) % 4));
+    }
+  }
+  EXPECT_EQ(chosen.size(), 4u);
+}
+
 TEST_F(PickerTest, ExplainShowsEveryTargetAndReservesNothing) {
   AddTargets(3);
   const std::vector<ChainHash> chain = Chain(1, 100);

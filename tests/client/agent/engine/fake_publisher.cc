@@ -1,5 +1,9 @@
 #include "tests/client/agent/engine/fake_publisher.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 #include <zmq.h>
 
 #include <random>
@@ -48,6 +52,21 @@ std::string Endpoint(void* socket) {
   std::size_t size = sizeof text;
   EXPECT_EQ(zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, text, &size), 0);
   return text;
+}
+
+// Whether nobody listens at tcp://127.0.0.1:PORT.
+bool IsFree(const std::string& endpoint) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port =
+      htons(static_cast<std::uint16_t>(std::stoi(endpoint.substr(endpoint.rfind(':') + 1))));
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int on = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  const bool is_free = bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  close(fd);
+  return is_free;
 }
 
 }  // namespace
@@ -223,7 +242,18 @@ int FakePublisher::requests() const {
 }
 
 void FakePublisher::Stop() {
-  Call([this] { Close(); });
+  Call([this] {
+    Close();
+    // ZeroMQ's own thread closes the listeners a moment later; who connected until then would find
+    // neither a refusal nor an answer.
+    const absl::Time deadline = absl::Now() + kPatience;
+    for (const std::string* endpoint : {&events_, &replay_}) {
+      while (!IsFree(*endpoint)) {
+        ASSERT_LT(absl::Now(), deadline) << *endpoint << " is still in use";
+        std::this_thread::yield();
+      }
+    }
+  });
   absl::MutexLock lock(&mu_);
   subscribers_ = 0;
 }

@@ -177,10 +177,14 @@ class Blocker {
     EXPECT_TRUE(pool->TrySubmit([this] {
       started_.Notify();
       release_.WaitForNotification();
+      ended_.Notify();
     }));
     started_.WaitForNotification();
   }
-  ~Blocker() { Release(); }
+  ~Blocker() {
+    Release();
+    ended_.WaitForNotification();  // the job looks at release_ until then
+  }
   void Release() {
     if (!release_.HasBeenNotified()) release_.Notify();
   }
@@ -188,6 +192,7 @@ class Blocker {
  private:
   absl::Notification started_;
   absl::Notification release_;
+  absl::Notification ended_;
 };
 
 TEST_F(PickStreamTest, HeavyPicksRunInThePoolAndLightOnesPassThem) {

@@ -165,6 +165,7 @@ TEST_F(ExtProcStreamTest, AFullPoolRefusesAtTheDoor) {
   EXPECT_EQ(HeaderOf(answer, "retry-after"), "1");
   stream_.RunToEnd();
   go.Notify();
+  pool_.Stop();  // whose thread may still be looking at `go`
 }
 
 TEST_F(ExtProcStreamTest, ADrainLetsRequestsThatHaveTheirEndpointGoOn) {

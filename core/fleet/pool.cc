@@ -136,8 +136,7 @@ void Pool::ForgetOutcomes(TargetId target) {
   state.drifting = false;
   state.shortfalls.clear();
   state.shortfall_next = 0;
-  UpdateRow(target);
-  RefreshPeerRates();
+  RefreshPeerRates();  // and so all rows
 }
 
 TargetId Pool::AddTarget(TargetState state) {
@@ -166,9 +165,8 @@ void Pool::RemoveTarget(TargetId target, absl::Time now) {
   if (target >= targets_.size() || !targets_[target].in_use) return;
   ledger_->RemoveTarget(target, now);
   targets_[target] = TargetState();
-  rows_stale_ = true;
   free_targets_.push_back(target);
-  RefreshPeerRates();
+  RefreshPeerRates();  // and so all rows
 }
 
 }  // namespace warmpath

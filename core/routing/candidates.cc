@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
-#include <utility>
+#include <string>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/strings.h"

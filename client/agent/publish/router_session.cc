@@ -1,7 +1,6 @@
 #include "client/agent/publish/router_session.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"

@@ -32,3 +32,24 @@ retry() {
 
 # usage_of FILE: prints the comment block at the head of a script, which is its manual.
 usage_of() { sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$1"; }
+
+# run_fleet_program PROGRAM BIN ARGUMENTS...: becomes a Python program that starts ours from the folder
+# BIN. Before, unless the arguments have --no-setup, installs and builds what it starts.
+run_fleet_program() {
+  local program=$1 bin=$2 setup=1 arg
+  local arguments=()
+  shift 2
+  for arg in "$@"; do
+    case "$arg" in
+      --help|-h) usage_of "$0"; exit 0 ;;
+      --no-setup) setup=0 ;;
+      *) arguments+=("$arg") ;;
+    esac
+  done
+  if (( setup )); then
+    scripts/setup >&2
+    note "build: release"
+    scripts/build release warmpath-router warmpath-agent warmpath-engine warmpathctl warmpath-replay >&2
+  fi
+  WARMPATH_BIN="$bin" exec /usr/bin/python3 "$program" ${arguments[@]+"${arguments[@]}"}
+}

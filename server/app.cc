@@ -71,6 +71,7 @@ struct App::Impl {
                 {.max_prompt_tokens = config.server.max_prompt_tokens,
                  .heavy_prompt_tokens = config.server.heavy_prompt_tokens},
                 options.random_seed),
+        heartbeats(config.fleet.heartbeat, options.clock),
         worker_streams("worker", config.server.max_worker_streams),
         pick_streams("pick", config.server.max_pick_streams),
         ext_proc_streams("ext_proc", config.ext_proc.max_streams, "ext_proc.max_streams"),
@@ -99,6 +100,7 @@ struct App::Impl {
   const std::unique_ptr<Fleet> fleet;
   Picker picker;
   PickHandler backend;
+  HeartbeatSlots heartbeats;
   ReactorRegistry worker_streams;
   ReactorRegistry pick_streams;
   ReactorRegistry ext_proc_streams;
@@ -121,7 +123,7 @@ struct App::Impl {
 std::vector<std::shared_ptr<grpc::Service>> App::Impl::Services(Options& options) {
   std::vector<std::shared_ptr<grpc::Service>> services = std::move(options.extra_services);
   services.push_back(MakeRouterService(&backend, &heavy_pool, &pick_streams));
-  services.push_back(MakeWorkerEventsService(fleet.get(), config.fleet.heartbeat, &worker_streams));
+  services.push_back(MakeWorkerEventsService(fleet.get(), &heartbeats, &worker_streams));
   if (config.ext_proc.enabled) {
     services.push_back(MakeExtProcService(&ext_proc_options, config.ext_proc.request_timeout,
                                           &backend, &ext_proc_stats, &heavy_pool, &ext_proc_streams,
@@ -195,9 +197,8 @@ std::vector<Ticker::Task> App::Impl::Tasks(const Clock* clock) {
     return fleet->MaintainIndexes(kMaintenanceBlocks) ? kBusyMaintenance : kIdleMaintenance;
   }});
   tasks.push_back({.run = [this] {
-    // With so many agents their heartbeats keep the server awake.
-    const absl::Duration beats = kSelfCall * static_cast<double>(worker_streams.size());
-    if (beats >= 4 * config.fleet.heartbeat) return kIdleMaintenance;
+    // Then heartbeats keep the server awake.
+    if (heartbeats.Steady()) return kIdleMaintenance;
     grpc_server->CallItself();
     return kSelfCall;
   }});

@@ -235,13 +235,14 @@ absl::Status FeedUpdateFromProto(const v1::WorkerUpdate& update, FeedUpdate* res
 }
 
 void RegisteredToProto(const RegisteredReply& reply, absl::Duration heartbeat,
-                       v1::Registered* message) {
+                       absl::Duration heartbeat_in, v1::Registered* message) {
   message->set_session(reply.session);
   message->set_routing_block_size(reply.routing_block_size);
   message->set_hash_seed(reply.hash_seed);
   message->set_protocol(reply.protocol);
   message->mutable_snapshot_ranks()->Add(reply.snapshot_ranks.begin(), reply.snapshot_ranks.end());
   message->set_heartbeat_ms(static_cast<std::uint32_t>(absl::ToInt64Milliseconds(heartbeat)));
+  message->set_heartbeat_in_ms(static_cast<std::uint32_t>(absl::ToInt64Milliseconds(heartbeat_in)));
   message->set_max_hashes_per_message(static_cast<std::uint32_t>(kMaxHashesPerMessage));
 }
 

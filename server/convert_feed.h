@@ -22,7 +22,7 @@ absl::Status FeedUpdateFromProto(const v1::WorkerUpdate& update, FeedUpdate* res
 absl::Status LoadUpdateFromProto(const v1::LoadReport& message, FeedUpdate* result);
 
 void RegisteredToProto(const RegisteredReply& reply, absl::Duration heartbeat,
-                       v1::Registered* message);
+                       absl::Duration heartbeat_in, v1::Registered* message);
 
 // UNSPECIFIED is GPU. INVALID_ARGUMENT for numbers without a meaning.
 absl::StatusOr<Tier> TierFromProto(v1::Tier tier, std::string_view field);

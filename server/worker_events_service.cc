@@ -23,27 +23,27 @@ std::string PeerAddress(const std::string& peer) {
 
 class WorkerEventsService final : public v1::WorkerEvents::CallbackService {
  public:
-  WorkerEventsService(Fleet* fleet, absl::Duration heartbeat, ReactorRegistry* streams)
-      : fleet_(fleet), heartbeat_(heartbeat), streams_(streams) {}
+  WorkerEventsService(Fleet* fleet, HeartbeatSlots* heartbeats, ReactorRegistry* streams)
+      : fleet_(fleet), heartbeats_(heartbeats), streams_(streams) {}
 
   grpc::ServerBidiReactor<v1::WorkerUpdate, v1::RouterUpdate>* Publish(
       grpc::CallbackServerContext* context) override {
-    auto* stream = new WorkerStream(fleet_, heartbeat_, PeerAddress(context->peer()));
+    auto* stream = new WorkerStream(fleet_, heartbeats_, PeerAddress(context->peer()));
     stream->Begin(streams_);
     return stream;
   }
 
  private:
   Fleet* const fleet_;
-  const absl::Duration heartbeat_;
+  HeartbeatSlots* const heartbeats_;
   ReactorRegistry* const streams_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeWorkerEventsService(Fleet* fleet, absl::Duration heartbeat,
+std::unique_ptr<grpc::Service> MakeWorkerEventsService(Fleet* fleet, HeartbeatSlots* heartbeats,
                                                        ReactorRegistry* streams) {
-  return std::make_unique<WorkerEventsService>(fleet, heartbeat, streams);
+  return std::make_unique<WorkerEventsService>(fleet, heartbeats, streams);
 }
 
 }  // namespace warmpath

@@ -4,8 +4,8 @@
 
 #include <memory>
 
-#include "absl/time/time.h"
 #include "core/fleet/fleet.h"
+#include "server/heartbeat_slots.h"
 #include "server/reactor_registry.h"
 
 namespace grpc {
@@ -14,8 +14,8 @@ class Service;
 
 namespace warmpath {
 
-// `fleet` and `streams` must outlive the service; `heartbeat` is what agents are told to keep.
-std::unique_ptr<grpc::Service> MakeWorkerEventsService(Fleet* fleet, absl::Duration heartbeat,
+// All three must outlive the service; `heartbeats` is what agents are told to keep.
+std::unique_ptr<grpc::Service> MakeWorkerEventsService(Fleet* fleet, HeartbeatSlots* heartbeats,
                                                        ReactorRegistry* streams);
 
 }  // namespace warmpath

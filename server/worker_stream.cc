@@ -32,9 +32,9 @@ class WorkerStream::Sink final : public FeedSink {
   WorkerStream* stream_ ABSL_GUARDED_BY(mu_);
 };
 
-WorkerStream::WorkerStream(Fleet* fleet, absl::Duration heartbeat, std::string peer)
+WorkerStream::WorkerStream(Fleet* fleet, HeartbeatSlots* heartbeats, std::string peer)
     : fleet_(fleet),
-      heartbeat_(heartbeat),
+      heartbeats_(heartbeats),
       peer_(std::move(peer)),
       sink_(std::make_shared<Sink>(this)) {}
 
@@ -93,7 +93,9 @@ absl::Status WorkerStream::Register(const v1::Register& message) {
 
 bool WorkerStream::NextResponse(v1::RouterUpdate* response) noexcept {
   if (registered_.has_value()) {
-    RegisteredToProto(*registered_, heartbeat_, response->mutable_registered());
+    if (!heartbeat_slot_) heartbeat_slot_ = heartbeats_->Take();
+    RegisteredToProto(*registered_, heartbeats_->heartbeat(),
+                      heartbeats_->UntilNext(*heartbeat_slot_), response->mutable_registered());
     registered_.reset();
     return true;
   }
@@ -139,6 +141,10 @@ void WorkerStream::Queue(FeedReply reply) {
 void WorkerStream::OnEnd() {
   // First: afterwards no call from the fleet reaches this object.
   sink_->Detach();
+  {
+    absl::MutexLock lock(&mu());
+    if (heartbeat_slot_) heartbeats_->GiveBack(*heartbeat_slot_);
+  }
   if (feed_ == nullptr) return;
   feed_->OnClosed();
   Log(LogLevel::kInfo, "worker stream closed", {{"worker", worker_id_}, {"agent", peer_}});

@@ -4,6 +4,7 @@
 #ifndef WARMPATH_SERVER_WORKER_STREAM_H_
 #define WARMPATH_SERVER_WORKER_STREAM_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -15,14 +16,16 @@
 #include "core/fleet/feed.h"
 #include "core/fleet/fleet.h"
 #include "server/bidi_reactor.h"
+#include "server/heartbeat_slots.h"
 #include "warmpath/v1/worker_events.pb.h"
 
 namespace warmpath {
 
 class WorkerStream final : public BidiReactor<v1::WorkerUpdate, v1::RouterUpdate> {
  public:
-  // `fleet` must outlive the stream. `peer` is the agent's address for messages and operators.
-  WorkerStream(Fleet* fleet, absl::Duration heartbeat, std::string peer);
+  // `fleet` and `heartbeats` must outlive the stream. `peer` is the agent's address for messages
+  // and operators.
+  WorkerStream(Fleet* fleet, HeartbeatSlots* heartbeats, std::string peer);
 
  private:
   class Sink;
@@ -37,7 +40,7 @@ class WorkerStream final : public BidiReactor<v1::WorkerUpdate, v1::RouterUpdate
   void Queue(FeedReply reply) ABSL_LOCKS_EXCLUDED(mu());
 
   Fleet* const fleet_;
-  const absl::Duration heartbeat_;
+  HeartbeatSlots* const heartbeats_;
   const std::string peer_;
   const std::shared_ptr<Sink> sink_;
 
@@ -45,6 +48,7 @@ class WorkerStream final : public BidiReactor<v1::WorkerUpdate, v1::RouterUpdate
   std::unique_ptr<WorkerFeed> feed_;
   std::string worker_id_;
 
+  std::optional<std::size_t> heartbeat_slot_ ABSL_GUARDED_BY(mu());  // taken once it is told
   std::optional<RegisteredReply> registered_ ABSL_GUARDED_BY(mu());
   std::map<Rank, ResyncReply> resyncs_ ABSL_GUARDED_BY(mu());  // ranks of this worker at most
   std::optional<DrainReply> drain_reply_ ABSL_GUARDED_BY(mu());

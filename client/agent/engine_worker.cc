@@ -227,6 +227,13 @@ void EngineWorker::RunOnce() {
   WaitForWork(busy);
 }
 
+int EngineWorker::IdleMs() const {
+  absl::Time due = absl::InfiniteFuture();
+  for (const auto& publisher : publishers_) due = std::min(due, publisher->TickDue());
+  const std::int64_t left = absl::ToInt64Milliseconds(due - clock_.Now()) + 1;
+  return static_cast<int>(std::clamp<std::int64_t>(left, 1, kTickMs));
+}
+
 void EngineWorker::WaitForWork(bool busy) {
   std::vector<void*> sockets;
   for (const RankState& rank : ranks_) {
@@ -238,7 +245,7 @@ void EngineWorker::WaitForWork(bool busy) {
   for (void* socket : sockets) {
     items.push_back({.socket = socket, .fd = 0, .events = ZMQ_POLLIN, .revents = 0});
   }
-  zmq_poll(items.data(), static_cast<int>(items.size()), busy ? 0 : kTickMs);
+  zmq_poll(items.data(), static_cast<int>(items.size()), busy ? 0 : IdleMs());
   std::uint64_t count = 0;
   (void)!read(wake_fd_, &count, sizeof count);
 }

@@ -79,6 +79,7 @@ class EngineWorker final : private RankFeedListener {
   void Run();
   void RunOnce();
   void WaitForWork(bool busy);
+  int IdleMs() const;  // until time alone makes something due
   bool PollSources();
   void TickAll();
   void OnReport(const EngineReport& report);

@@ -106,6 +106,7 @@ class Fleet:
         )  # fmt: skip
         await stream.write(update)
         registered = (await stream.read()).registered
+        slot = self._loop.time() + registered.heartbeat_in_ms / 1000
         session = registered.session
         if 0 not in registered.snapshot_ranks:
             # Only some may send theirs at a time; the router says when it is this one's turn.
@@ -136,9 +137,12 @@ class Fleet:
              "engine_seq": 1, "engine_seq_valid": True}
             for tier in range(1, 5)
         ]  # fmt: skip
+        beat = registered.heartbeat_ms / 1000
         try:
             while True:
-                await asyncio.sleep(registered.heartbeat_ms / 1000 * rng.uniform(0.8, 1.2))
+                # The slot that the router said, of those at least half an interval from now.
+                soonest = self._loop.time() + beat / 2
+                await asyncio.sleep(beat / 2 + (slot - soonest) % beat)
                 await stream.write(self._update(
                     session=session,
                     heartbeat={"digests": digests, "delta_seq": 3, "loads": [{"age_ms": 1}]}))

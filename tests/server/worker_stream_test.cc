@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "tests/server/fake_fleet.h"
 #include "tests/testing/fake_bidi_stream.h"
+#include "tests/testing/fake_clock.h"
 
 namespace warmpath {
 namespace {
@@ -17,6 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
 using ::warmpath::testing::FakeBidiStream;
+using ::warmpath::testing::FakeClock;
 using ::warmpath::testing::FakeFleet;
 
 using Stream = FakeBidiStream<v1::WorkerUpdate, v1::RouterUpdate>;
@@ -45,7 +47,7 @@ v1::WorkerUpdate Delta(std::uint64_t session, std::uint64_t seq) {
 class WorkerStreamTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto* stream = new WorkerStream(&fleet_, absl::Milliseconds(2000), "10.0.0.9:5");
+    auto* stream = new WorkerStream(&fleet_, &heartbeats_, "10.0.0.9:5");
     stream->Begin(&registry_);
     stream_.Bind(stream);
   }
@@ -56,12 +58,15 @@ class WorkerStreamTest : public ::testing::Test {
   }
 
   FakeFleet fleet_;
+  FakeClock clock_;
+  HeartbeatSlots heartbeats_{absl::Seconds(2), &clock_};
   ReactorRegistry registry_{"worker", 10};
   Stream stream_;
   v1::RouterUpdate registered_;
 };
 
 TEST_F(WorkerStreamTest, RegistersAndHandsUpdatesOn) {
+  EXPECT_EQ(heartbeats_.Take(), 0u) << "another agent's";
   Register();
   EXPECT_EQ(fleet_.peer, "10.0.0.9:5");
   ASSERT_EQ(fleet_.registrations.size(), 1u);
@@ -69,12 +74,15 @@ TEST_F(WorkerStreamTest, RegistersAndHandsUpdatesOn) {
   EXPECT_EQ(registered_.registered().session(), 7u);
   EXPECT_EQ(registered_.registered().routing_block_size(), 64u);
   EXPECT_EQ(registered_.registered().heartbeat_ms(), 2000u);
+  EXPECT_EQ(registered_.registered().heartbeat_in_ms(), 1000u);
   EXPECT_EQ(registered_.registered().max_hashes_per_message(), 4096u);
   stream_.Deliver(Delta(7, 1));
   stream_.Deliver(Delta(3, 2));  // the fleet judges sessions, not the stream
   EXPECT_THAT(fleet_.updates, ElementsAre(Pair(7u, 3u), Pair(3u, 3u)));
   stream_.EndReads();
+  EXPECT_EQ(heartbeats_.Take(), 2u);
   stream_.RunToEnd();
+  EXPECT_EQ(heartbeats_.Take(), 1u) << "given back";
   EXPECT_EQ(fleet_.closed, 1);
 }
 
@@ -208,9 +216,11 @@ TEST(WorkerStreamOrderTest, EveryOrderOfEventsEndsWell) {
   SetMinLogLevel(LogLevel::kError);
   do {
     FakeFleet fleet;
+    FakeClock clock;
+    HeartbeatSlots heartbeats(absl::Seconds(2), &clock);
     ReactorRegistry registry{"worker", 1};
     Stream stream;
-    auto* reactor = new WorkerStream(&fleet, absl::Seconds(2), "peer");
+    auto* reactor = new WorkerStream(&fleet, &heartbeats, "peer");
     reactor->Begin(&registry);
     stream.Bind(reactor);
     stream.Deliver(RegisterUpdate());

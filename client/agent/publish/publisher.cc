@@ -161,6 +161,13 @@ void Publisher::Tick() {
   Pump();
 }
 
+absl::Time Publisher::TickDue() const {
+  absl::MutexLock lock(&mu_);
+  // The end of a write goes on by itself.
+  const bool can_write = stream_ != nullptr && !writing_ && !reads_ended_ && !closed_by_us_;
+  return can_write ? session_.heartbeat_at() : absl::InfiniteFuture();
+}
+
 void Publisher::StartStream() {
   ++streams_;
   stream_since_ = clock_.Now();

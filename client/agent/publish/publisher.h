@@ -97,6 +97,8 @@ class Publisher {
 
   // Opens a stream when one is due, writes what time alone makes due. At least every 100 ms.
   void Tick() ABSL_LOCKS_EXCLUDED(mu_);
+  // When Tick should be called even though nothing woke anybody: heartbeats are to keep their time.
+  absl::Time TickDue() const ABSL_LOCKS_EXCLUDED(mu_);
 
   PublisherView View() const ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -159,6 +159,10 @@ absl::Status RouterSession::OnRegistered(const v1::Registered& registered, absl:
   heartbeat_ = absl::Milliseconds(
       registered.heartbeat_ms() == 0 ? 2000U : std::clamp(registered.heartbeat_ms(), 50U, 60000U));
   heartbeat_at_ = now;
+  heartbeat_slot_.reset();
+  if (registered.has_heartbeat_in_ms()) {
+    heartbeat_slot_ = now + absl::Milliseconds(registered.heartbeat_in_ms());
+  }
 
   const bool other_block = routing_block_ != 0 && routing_block_ != block;
   routing_block_ = block;

@@ -128,6 +128,8 @@ class RouterSession {
   std::size_t unacked() const { return unacked_.size(); }
   std::size_t pending() const;
   bool draining() const { return draining_; }
+  // When the next heartbeat is due; never before the stream is registered.
+  absl::Time heartbeat_at() const { return heartbeat_at_; }
   SessionCounts counts() const;
 
  private:
@@ -185,6 +187,7 @@ class RouterSession {
   bool NextImprovedVerdict(v1::WorkerUpdate* out);
   void WriteVerdict(Rank rank, RankState& state, v1::WorkerUpdate* out);
   bool NextHeartbeat(absl::Time now, v1::WorkerUpdate* out);
+  absl::Time HeartbeatAfter(absl::Time now);
   static bool IsLoadChanged(const RankState& state);
   void WriteLoad(Rank rank, RankState& state, absl::Time now, v1::LoadReport* message);
   bool NextLoad(absl::Time now, v1::WorkerUpdate* out);
@@ -214,6 +217,8 @@ class RouterSession {
   std::size_t max_hashes_ = Coalescer::kMaxPieceHashes;
   absl::Duration heartbeat_ = absl::Seconds(2);
   absl::Time heartbeat_at_ = absl::InfiniteFuture();
+  // Heartbeats are due at this time and whole multiples of heartbeat_ from it; none: at random.
+  std::optional<absl::Time> heartbeat_slot_;
   std::uint64_t delta_seq_ = 0;
   std::uint64_t acked_ = 0;
   bool draining_ = false;

@@ -123,10 +123,18 @@ bool RouterSession::NextImprovedVerdict(v1::WorkerUpdate* out) {
   return false;
 }
 
+absl::Time RouterSession::HeartbeatAfter(absl::Time now) {
+  // An older router wants jitter, so that a fleet's heartbeats do not fall into step.
+  if (!heartbeat_slot_) return now + heartbeat_ * (0.9 + 0.2 * random_.Unit());
+  // At least half an interval from now, so that a late one does not make the next one early.
+  const absl::Time soonest = now + heartbeat_ / 2;
+  const absl::Duration left = (*heartbeat_slot_ - soonest) % heartbeat_;
+  return soonest + (left < absl::ZeroDuration() ? left + heartbeat_ : left);
+}
+
 bool RouterSession::NextHeartbeat(absl::Time now, v1::WorkerUpdate* out) {
   if (now < heartbeat_at_) return false;
-  // Jitter, so that a fleet's heartbeats do not fall into step.
-  heartbeat_at_ = now + heartbeat_ * (0.9 + 0.2 * random_.Unit());
+  heartbeat_at_ = HeartbeatAfter(now);
   ++counts_.heartbeats;
   v1::Heartbeat* message = out->mutable_heartbeat();
   message->set_delta_seq(delta_seq_);

@@ -262,6 +262,29 @@ TEST_F(RouterSessionTest, HeartbeatsCarryDigestsThatTheRouterCanCheck) {
   EXPECT_EQ(model_.digests, (model_.heartbeats - 1) * 4);
 }
 
+TEST_F(RouterSessionTest, HeartbeatsKeepTheSlotThatTheRouterSays) {
+  session_.OnStreamStart(now_);
+  v1::WorkerUpdate update;
+  session_.Next(now_, &update);
+  v1::RouterUpdate registered = Registered(7);
+  registered.mutable_registered()->set_heartbeat_in_ms(1700);
+  const absl::Time began = now_;
+  ASSERT_THAT(session_.OnMessage(registered, now_), IsOk());
+  EXPECT_EQ(session_.heartbeat_at(), began) << "one at once";
+  std::vector<absl::Duration> beats;
+  // Each 7 ms, as one is never awake at the very moment; for a while not at all.
+  for (; now_ < began + absl::Seconds(14); now_ += absl::Milliseconds(7)) {
+    if (now_ > began + absl::Seconds(6) && now_ < began + absl::Seconds(8.5)) continue;
+    while (session_.Next(now_, &update)) {
+      if (update.has_heartbeat()) beats.push_back(now_ - began);
+    }
+  }
+  const auto at = [](int ms) { return absl::Milliseconds((ms + 6) / 7 * 7); };
+  EXPECT_THAT(beats, ElementsAre(absl::ZeroDuration(), at(1700), at(3700), at(5700), at(8501),
+                                 at(9700), at(11700), at(13700)));
+  EXPECT_EQ(session_.heartbeat_at(), began + absl::Milliseconds(15700));
+}
+
 TEST_F(RouterSessionTest, LoadIsSentOnChangeAndWithHeartbeats) {
   Begin(7);
   session_.SetLoad(0, {.running = 1, .waiting = 2, .kv_usage = 0.5, .asked = now_});

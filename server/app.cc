@@ -39,6 +39,8 @@ constexpr absl::Duration kIdleMaintenance = absl::Milliseconds(100);
 constexpr std::size_t kMaintenanceBlocks = 20'000;
 // See GrpcServer::CallItself.
 constexpr absl::Duration kSelfCall = absl::Milliseconds(150);
+// Where heartbeats keep them awake, all but for the odd second in which one thread gets them all.
+constexpr absl::Duration kSteadySelfCall = absl::Milliseconds(500);
 constexpr std::size_t kAdminQueue = 64;
 constexpr std::size_t kPageQueue = 64;
 constexpr absl::Duration kOverdueConnections = absl::Seconds(1);
@@ -197,10 +199,8 @@ std::vector<Ticker::Task> App::Impl::Tasks(const Clock* clock) {
     return fleet->MaintainIndexes(kMaintenanceBlocks) ? kBusyMaintenance : kIdleMaintenance;
   }});
   tasks.push_back({.run = [this] {
-    // Then heartbeats keep the server awake.
-    if (heartbeats.Steady()) return kIdleMaintenance;
     grpc_server->CallItself();
-    return kSelfCall;
+    return heartbeats.Steady() ? kSteadySelfCall : kSelfCall;
   }});
   tasks.push_back({.run = [this] {
     http_server->CloseOverdue();

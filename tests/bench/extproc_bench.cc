@@ -419,13 +419,13 @@ int RunServer(const Settings& settings) {
     std::printf(
         "{\"constant_rps\": %.0f, \"pick_rps\": %.0f, \"ratio\": %.3f, "
         "\"constant_p99_us\": %.0f, \"pick_p99_us\": %.0f}\n",
-        medians.constant_rps, medians.pick_rps, medians.ratio, medians.constant_p99_us,
-        medians.pick_p99_us);
+        medians.constant.rps, medians.pick.rps, medians.ratio, medians.constant.p99_us,
+        medians.pick.p99_us);
   } else {
     std::printf("%zu bytes, %s: constant %.0f/s p99 %.0f us; pick %.0f/s p99 %.0f us; ratio %.2f\n",
                 settings.bytes, settings.buffered ? "buffered" : "full duplex",
-                medians.constant_rps, medians.constant_p99_us, medians.pick_rps,
-                medians.pick_p99_us, medians.ratio);
+                medians.constant.rps, medians.constant.p99_us, medians.pick.rps,
+                medians.pick.p99_us, medians.ratio);
   }
   std::fflush(stdout);
   feeds.clear();

@@ -3,6 +3,7 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/support/channel_arguments.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -21,6 +23,25 @@ double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
 }
+
+constexpr double Round::*kNumbers[] = {&Round::rps, &Round::p99_us, &Round::server_us,
+                                       &Round::client_us};
+
+// The processor time of all threads of a process.
+class CpuClock {
+ public:
+  explicit CpuClock(pid_t process) {
+    if (clock_getcpuclockid(process, &id_) != 0) Die("can not read a process's clock");
+  }
+  double Micros() const {
+    timespec now{};
+    clock_gettime(id_, &now);
+    return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) / 1e3;
+  }
+
+ private:
+  clockid_t id_ = 0;
+};
 
 }  // namespace
 
@@ -37,7 +58,7 @@ Round RoundOf(std::vector<double> latencies_us, double elapsed_s) {
   const auto count = latencies_us.size();
   const auto p99 = latencies_us.begin() + static_cast<std::ptrdiff_t>(count * 99 / 100);
   std::nth_element(latencies_us.begin(), p99, latencies_us.end());
-  return {.rps = static_cast<double>(count) / elapsed_s, .p99_us = *p99};
+  return {.calls = count, .rps = static_cast<double>(count) / elapsed_s, .p99_us = *p99};
 }
 
 std::vector<std::shared_ptr<grpc::Channel>> MakeChannels(int port, int count) {
@@ -53,37 +74,60 @@ std::vector<std::shared_ptr<grpc::Channel>> MakeChannels(int port, int count) {
 }
 
 void RunRounds(const std::function<Round(bool, double)>& run, int rounds, double seconds) {
+  const CpuClock client(getpid());
+  const CpuClock server(getppid());
+  const auto measured = [&](bool pick) {
+    const double client_before = client.Micros();
+    const double server_before = server.Micros();
+    Round round = run(pick, seconds);
+    const double calls = static_cast<double>(round.calls);
+    round.client_us = (client.Micros() - client_before) / calls;
+    round.server_us = (server.Micros() - server_before) / calls;
+    return round;
+  };
   run(false, 0.5);
   run(true, 0.5);
-  std::vector<double> constant_rps, pick_rps, ratio, constant_p99, pick_p99;
+  std::vector<Round> constants, picks;
   for (int i = 0; i < rounds; ++i) {
-    const Round constant = run(false, seconds);
-    const Round pick = run(true, seconds);
-    std::fprintf(stderr, "round %d: constant %.0f/s p99 %.0f us, pick %.0f/s p99 %.0f us\n", i + 1,
-                 constant.rps, constant.p99_us, pick.rps, pick.p99_us);
-    constant_rps.push_back(constant.rps);
-    pick_rps.push_back(pick.rps);
-    ratio.push_back(pick.rps / constant.rps);
-    constant_p99.push_back(constant.p99_us);
-    pick_p99.push_back(pick.p99_us);
+    const Round& constant = constants.emplace_back(measured(false));
+    const Round& pick = picks.emplace_back(measured(true));
+    std::fprintf(stderr,
+                 "round %d: constant %.0f/s p99 %.0f us, CPU %.1f + %.1f us; pick %.0f/s p99 %.0f "
+                 "us, CPU %.1f + %.1f us\n",
+                 i + 1, constant.rps, constant.p99_us, constant.server_us, constant.client_us,
+                 pick.rps, pick.p99_us, pick.server_us, pick.client_us);
   }
-  std::printf("%f %f %f %f %f\n", Median(constant_rps), Median(pick_rps), Median(ratio),
-              Median(constant_p99), Median(pick_p99));
+  for (const std::vector<Round>* const kind : {&constants, &picks}) {
+    for (double Round::*const number : kNumbers) {
+      std::vector<double> values;
+      for (const Round& round : *kind) values.push_back(round.*number);
+      std::printf("%f ", Median(std::move(values)));
+    }
+  }
+  std::vector<double> ratios, cpu_ratios;
+  for (std::size_t i = 0; i < picks.size(); ++i) {
+    ratios.push_back(picks[i].rps / constants[i].rps);
+    cpu_ratios.push_back((constants[i].server_us + constants[i].client_us) /
+                         (picks[i].server_us + picks[i].client_us));
+  }
+  std::printf("%f %f\n", Median(std::move(ratios)), Median(std::move(cpu_ratios)));
 }
 
 Medians RunClientProcess(const std::string& flags) {
-  const std::string command = absl::StrCat("/proc/", getpid(), "/exe ", flags);
+  // exec: the client looks at its parent's processor time, which must not be a shell's.
+  const std::string command = absl::StrCat("exec /proc/", getpid(), "/exe ", flags);
   FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) Die("can not start the client");
-  char line[256] = "";
-  const bool read = std::fgets(line, sizeof(line), pipe) != nullptr;
-  if (pclose(pipe) != 0 || !read) Die("the client failed");
-  Medians m;
-  if (std::sscanf(line, "%lf %lf %lf %lf %lf", &m.constant_rps, &m.pick_rps, &m.ratio,
-                  &m.constant_p99_us, &m.pick_p99_us) != 5) {
-    Die("the client printed nonsense");
+  Medians medians;
+  std::vector<double*> numbers;
+  for (Round* const round : {&medians.constant, &medians.pick}) {
+    for (double Round::*const number : kNumbers) numbers.push_back(&(round->*number));
   }
-  return m;
+  numbers.insert(numbers.end(), {&medians.ratio, &medians.cpu_ratio});
+  bool read = true;
+  for (double* const number : numbers) read = read && std::fscanf(pipe, "%lf", number) == 1;
+  if (pclose(pipe) != 0 || !read) Die("the client failed");
+  return medians;
 }
 
 }  // namespace warmpath::bench

@@ -5,6 +5,7 @@
 
 #include <grpcpp/channel.h>
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,8 +17,13 @@ namespace warmpath::bench {
 [[noreturn]] void Die(const std::string& why);
 
 struct Round {
+  std::size_t calls = 0;
   double rps = 0;
   double p99_us = 0;
+  // Processor time of a call, of all threads of the process: what a call costs, however much of
+  // the machine others take meanwhile.
+  double server_us = 0;
+  double client_us = 0;
 };
 
 // Of the latencies of all calls of a round that took so long.
@@ -26,12 +32,12 @@ Round RoundOf(std::vector<double> latencies_us, double elapsed_s);
 // To a server on loopback, each with a connection of its own.
 std::vector<std::shared_ptr<grpc::Channel>> MakeChannels(int port, int count);
 
+// Each number's median over the rounds.
 struct Medians {
-  double constant_rps = 0;
-  double pick_rps = 0;
-  double ratio = 0;
-  double constant_p99_us = 0;
-  double pick_p99_us = 0;
+  Round constant;
+  Round pick;
+  double ratio = 0;      // of calls/s, pick to constant
+  double cpu_ratio = 0;  // of calls per processor time of both ends: as the ratio, with less noise
 };
 
 // In the client: warms up, runs the rounds, tells each on stderr, and prints the medians for

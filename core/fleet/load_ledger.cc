@@ -8,7 +8,6 @@
 #include "core/base/strings.h"
 #include "core/fleet/prefix_overlay.h"
 #include "core/fleet/reservation_table.h"
-#include "core/fleet/spare_chains.h"
 #include "core/fleet/target_books.h"
 
 namespace warmpath {
@@ -42,9 +41,7 @@ class Ledger final : public LoadLedger {
     while (const Place place = books_.FirstOpen(target)) CloseAt(place, cause, now, std::nullopt);
     for (Lingering& lingering : lingering_) {
       if (lingering.target != target) continue;
-      Overlay(ChainKind::kTokens).EndLinger(target, lingering.chain);
-      chain_blocks_ -= lingering.chain.size();
-      lingering.chain = std::vector<ChainHash>();
+      EndLinger(lingering);
     }
     for (PrefixOverlay& overlay : overlays_) overlay.ForgetPredicted(target);
     books_.ForgetEngine(target);
@@ -56,7 +53,8 @@ class Ledger final : public LoadLedger {
     books_.Remove(target, now);
   }
 
-  ReservationId Open(Reservation reservation, absl::Time now) override {
+  ReservationId Open(Reservation reservation, std::span<const ChainHash> chain,
+                     absl::Time now) override {
     if (!books_.Known(reservation.target)) return 0;
     if (!reservation.request_id.empty()) {
       const auto it = by_request_.find(reservation.request_id);
@@ -72,10 +70,10 @@ class Ledger final : public LoadLedger {
     OpenReservation& entry = table_[place];
     Reservation& r = entry.reservation;
     ++opened_;
-    if (chain_blocks_ + r.chain.size() > options_.max_chain_blocks)
-      r.chain = std::vector<ChainHash>();
-    chain_blocks_ += r.chain.size();
-    const std::uint64_t blocked = r.chain.size() * std::uint64_t{options_.block_size};
+    if (chain_blocks_ + chain.size() > options_.max_chain_blocks) chain = {};
+    r.chain_blocks = static_cast<std::uint32_t>(chain.size());
+    chain_blocks_ += chain.size();
+    const std::uint64_t blocked = chain.size() * std::uint64_t{options_.block_size};
     entry.loose_tokens = r.prompt_tokens - std::min(r.prompt_tokens, blocked);
     entry.prefill_ns = ToNanoseconds(r.prefill_s);
     books_.OnPick(static_cast<double>(entry.prefill_ns) * 1e-9);
@@ -87,15 +85,21 @@ class Ledger final : public LoadLedger {
                                                : options_.default_lease;
       table_.SetLease(place, now + r.lease);
     }
+    entry.path = Overlay(r.chain_kind).Open(r.target, chain);
     Attach(place, now);
     return r.id;
   }
 
-  std::vector<ChainHash> TakeSpareChain() override { return spare_chains_.Take(); }
-
   const Reservation* Find(ReservationId id) const override {
     const Place place = table_.Find(id);
     return place == 0 ? nullptr : &table_[place].reservation;
+  }
+
+  std::vector<ChainHash> ChainOf(ReservationId id, std::size_t limit) const override {
+    const Place place = table_.Find(id);
+    if (place == 0) return {};
+    const OpenReservation& entry = table_[place];
+    return Overlay(entry.reservation.chain_kind).ChainOf(entry.path, limit);
   }
 
   std::optional<PrefillSpan> FirstToken(ReservationId id, absl::Time now) override {
@@ -113,6 +117,8 @@ class Ledger final : public LoadLedger {
   void Move(ReservationId id, TargetId to, absl::Time now) override {
     const Place place = table_.Find(id);
     if (place == 0 || !books_.Known(to) || table_[place].reservation.target == to) return;
+    // First, so that the path stays.
+    Overlay(table_[place].reservation.chain_kind).OpenAgain(to, table_[place].path);
     // It was never sent to the old target: nothing lingers there.
     Detach(place, /*linger=*/false, now);
     table_[place].reservation.target = to;
@@ -244,7 +250,8 @@ class Ledger final : public LoadLedger {
   struct Lingering {
     absl::Time until;
     TargetId target = kNoTarget;
-    std::vector<ChainHash> chain;
+    PrefixOverlay::PathEnd path = PrefixOverlay::kEmpty;
+    std::uint32_t blocks = 0;
   };
   struct Orphan {
     std::uint64_t holder = 0;
@@ -281,15 +288,14 @@ class Ledger final : public LoadLedger {
   }
 
   void Attach(Place place, absl::Time now) {
-    const Reservation& r = table_[place].reservation;
-    Overlay(r.chain_kind).Open(r.target, r.chain);
+    const TargetId target = table_[place].reservation.target;
     books_.Attach(place, now);
-    books_.SetOpenBlocks(r.target, OpenBlocks(r.target));
+    books_.SetOpenBlocks(target, OpenBlocks(target));
   }
 
   void Detach(Place place, bool linger, absl::Time now) {
     const Reservation& r = table_[place].reservation;
-    Overlay(r.chain_kind).Close(r.target, r.chain, linger);
+    Overlay(r.chain_kind).Close(r.target, table_[place].path, linger);
     books_.Detach(place, now);
     books_.SetOpenBlocks(r.target, OpenBlocks(r.target));
   }
@@ -300,10 +306,10 @@ class Ledger final : public LoadLedger {
     const bool has_events = books_.has_events(r.target);
     const bool target_gone = cause == CloseCause::kTargetLost || cause == CloseCause::kNewEpoch;
     const bool text = r.chain_kind == ChainKind::kText;
-    const bool linger = has_events && !text && !target_gone && !r.chain.empty();
+    const bool linger = has_events && !text && !target_gone && r.chain_blocks > 0;
     // Before the overlay lets go of the chain, which would then be taken apart and built again.
     if (text ? WasComputed(cause) : cause == CloseCause::kFinished && !has_events) {
-      Overlay(r.chain_kind).Predict(r.target, r.chain, books_.predicted_bound(r.target));
+      Overlay(r.chain_kind).Predict(r.target, table_[place].path, books_.predicted_bound(r.target));
     }
     Detach(place, linger, now);
     if (cause == CloseCause::kFinished) books_.OnFinish(r, output_tokens, now);
@@ -315,15 +321,17 @@ class Ledger final : public LoadLedger {
     if (!r.request_id.empty()) by_request_.erase(r.request_id);
     table_.DropLease(place);
     ++closed_[static_cast<std::size_t>(cause)];
+    const PrefixOverlay::PathEnd path = table_[place].path;
     Reservation closed = table_.Remove(place);
     if (linger) {
       lingering_.push_back(Lingering{.until = now + options_.overlay_linger,
                                      .target = closed.target,
-                                     .chain = std::exchange(closed.chain, {})});
+                                     .path = path,
+                                     .blocks = closed.chain_blocks});
       // A bound on what waits, whatever the rate: the oldest linger less.
       if (lingering_.size() > options_.max_reservations) RetireOldest();
     } else {
-      chain_blocks_ -= closed.chain.size();
+      chain_blocks_ -= closed.chain_blocks;
     }
     return closed;
   }
@@ -339,10 +347,15 @@ class Ledger final : public LoadLedger {
     return closed;
   }
 
+  void EndLinger(Lingering& lingering) {
+    Overlay(ChainKind::kTokens).EndLinger(lingering.target, lingering.path);
+    chain_blocks_ -= lingering.blocks;
+    lingering.path = PrefixOverlay::kEmpty;
+    lingering.blocks = 0;
+  }
+
   void RetireOldest() {
-    Overlay(ChainKind::kTokens).EndLinger(lingering_.front().target, lingering_.front().chain);
-    chain_blocks_ -= lingering_.front().chain.size();
-    spare_chains_.Give(std::move(lingering_.front().chain));
+    EndLinger(lingering_.front());
     lingering_.pop_front();
   }
 
@@ -362,8 +375,7 @@ class Ledger final : public LoadLedger {
   absl::flat_hash_map<std::uint64_t, HolderList> holders_;  // none of them empty
   std::deque<Orphan> orphans_;                              // by the end of their windows
   std::deque<Lingering> lingering_;                         // by the end of their time
-  SpareChains spare_chains_;
-  std::uint64_t chain_blocks_ = 0;  // of reservations, open or lingering
+  std::uint64_t chain_blocks_ = 0;                          // of reservations, open or lingering
   std::uint64_t opened_ = 0;
   std::array<std::uint64_t, kCloseCauseCount> closed_{};
 };

@@ -53,7 +53,7 @@ struct Reservation {
   double prefill_work = 0;            // token equivalents, core/fleet/prefill_rate.h
   double wait_s = 0;                  // W at the pick
   std::uint64_t expected_output = 0;  // tokens
-  std::vector<ChainHash> chain;
+  std::uint32_t chain_blocks = 0;     // of its chain, as far as that counts as in flight
   ChainKind chain_kind = ChainKind::kTokens;
   std::string request_id;
   std::uint64_t holder = 0;  // 0: lease
@@ -106,11 +106,13 @@ class LoadLedger {
   virtual void RemoveTarget(TargetId target, absl::Time now) = 0;
 
   // Opens a reservation and returns its id; a second one with the same request_id closes the first
-  // (superseded). 0 when max_reservations are open. REQUIRES: the target was added.
-  virtual ReservationId Open(Reservation reservation, absl::Time now) = 0;
-  // Memory for the chain of a reservation to come, so that a pick need not ask the allocator.
-  virtual std::vector<ChainHash> TakeSpareChain() = 0;
+  // (superseded). 0 when max_reservations are open. `chain` is the prompt's, of the reservation's
+  // chain_kind. REQUIRES: the target was added.
+  virtual ReservationId Open(Reservation reservation, std::span<const ChainHash> chain,
+                             absl::Time now) = 0;
   virtual const Reservation* Find(ReservationId id) const = 0;
+  // The first `limit` blocks of an open reservation's chain, or all chain_blocks of them.
+  virtual std::vector<ChainHash> ChainOf(ReservationId id, std::size_t limit) const = 0;
   // Starts the decode phase: pend_w loses the request and is re-anchored. Returns what the target's
   // speed can be learned from: the span before this one, for only now it is known that no other
   // request shared its step.
@@ -121,8 +123,7 @@ class LoadLedger {
   // Exactly once; nothing is returned, and nothing happens, when the id is not open. FINISHED
   // teaches o and R (output_tokens may be unknown) and, for a target without events, PREDICTED. A
   // chain of text is PREDICTED at any target by any end but failure, loss and a second pick: no
-  // events will ever speak of it. The chain of what is returned is empty when the overlay still
-  // needs it.
+  // events will ever speak of it.
   virtual std::optional<Reservation> Close(ReservationId id, CloseCause cause, absl::Time now,
                                            std::optional<std::uint64_t> output_tokens) = 0;
 

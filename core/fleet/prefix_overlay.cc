@@ -16,6 +16,19 @@ PrefixOverlay::NodeId PrefixOverlay::Find(NodeId parent, ChainHash first) const 
   return it == children_.end() ? kRoot : it->second;
 }
 
+PrefixOverlay::NodeId PrefixOverlay::FindSeen(std::size_t step, NodeId parent,
+                                              ChainHash first) const {
+  if (step < seen_.size()) {
+    // It may have gone since, be another one, or have another parent; by invariant 1 nothing else
+    // needs to be asked.
+    const Node& node = nodes_[seen_[step]];
+    if (node.parent == parent && !node.run.empty() && node.run.front() == first) {
+      return seen_[step];
+    }
+  }
+  return Find(parent, first);
+}
+
 std::size_t PrefixOverlay::CommonLength(std::span<const ChainHash> run,
                                         std::span<const ChainHash> chain) {
   const std::size_t limit = std::min(run.size(), chain.size());
@@ -77,7 +90,7 @@ void PrefixOverlay::MakePath(std::span<const ChainHash> chain, std::vector<NodeI
   path->clear();
   NodeId parent = kRoot;
   while (!chain.empty()) {
-    NodeId node = Find(parent, chain.front());
+    NodeId node = FindSeen(path->size(), parent, chain.front());
     std::size_t common = chain.size();
     if (node == kRoot) {
       node = NewNode(parent, chain);
@@ -91,57 +104,72 @@ void PrefixOverlay::MakePath(std::span<const ChainHash> chain, std::vector<NodeI
   }
 }
 
-void PrefixOverlay::Open(TargetId target, std::span<const ChainHash> chain) {
-  PerTarget& of = Of(target);
+PrefixOverlay::PathEnd PrefixOverlay::Open(TargetId target, std::span<const ChainHash> chain) {
+  Of(target);
   MakePath(chain, &path_);
-  for (const NodeId id : path_) {
-    Node& node = nodes_[id];
-    Holder& holder = HolderOf(node, target);
-    if (!holder.in_flight()) in_flight_blocks_ += node.run.size();
-    if (holder.open++ == 0) of.open_blocks += node.run.size();
-  }
+  for (const NodeId id : path_) OpenAt(target, id);
+  return path_.empty() ? kEmpty : path_.back();
 }
 
-void PrefixOverlay::ForPath(TargetId target, std::span<const ChainHash> chain,
-                            absl::FunctionRef<void(Holder&, std::size_t)> change) {
-  NodeId parent = kRoot;
-  while (!chain.empty()) {
-    const NodeId id = Find(parent, chain.front());
-    // Only for a Close without its Open, which the ledger never makes.
-    if (id == kRoot) return;
+void PrefixOverlay::OpenAgain(TargetId target, PathEnd path) {
+  Of(target);
+  for (NodeId id = path; id != kRoot; id = nodes_[id].parent) OpenAt(target, id);
+}
+
+void PrefixOverlay::OpenAt(TargetId target, NodeId id) {
+  Node& node = nodes_[id];
+  Holder& holder = HolderOf(node, target);
+  if (!holder.in_flight()) in_flight_blocks_ += node.run.size();
+  if (holder.open++ == 0) targets_[target].open_blocks += node.run.size();
+}
+
+template <typename Change>
+void PrefixOverlay::ForPath(TargetId target, PathEnd path, Change change) {
+  for (NodeId id = path; id != kRoot;) {
     Node& node = nodes_[id];
-    Holder* holder = FindHolder(node, target);
+    const NodeId next = node.parent;
+    Holder* const holder = FindHolder(node, target);
+    // Only for a Close without its Open, which the ledger never makes.
+    if (holder == nullptr) return;
     const std::size_t length = node.run.size();
-    if (holder == nullptr || length > chain.size()) return;
     const bool was_in_flight = holder->in_flight();
     change(*holder, length);
     if (was_in_flight && !holder->in_flight()) in_flight_blocks_ -= length;
-    DropIfEmpty(id, target);
-    chain = chain.subspan(length);
-    // Children are keyed by number, so they are found also when the node has just gone.
-    parent = id;
+    DropIfEmpty(id, holder);
+    id = next;
   }
 }
 
-void PrefixOverlay::Close(TargetId target, std::span<const ChainHash> chain, bool linger) {
+void PrefixOverlay::Close(TargetId target, PathEnd path, bool linger) {
   PerTarget& of = Of(target);
-  ForPath(target, chain, [&of, linger](Holder& holder, std::size_t length) {
+  ForPath(target, path, [&of, linger](Holder& holder, std::size_t length) {
     if (holder.open == 0) return;
     if (--holder.open == 0) of.open_blocks -= length;
     if (linger) ++holder.lingering;
   });
 }
 
-void PrefixOverlay::EndLinger(TargetId target, std::span<const ChainHash> chain) {
-  ForPath(target, chain, [](Holder& holder, std::size_t /*length*/) {
+void PrefixOverlay::EndLinger(TargetId target, PathEnd path) {
+  ForPath(target, path, [](Holder& holder, std::size_t /*length*/) {
     if (holder.lingering > 0) --holder.lingering;
   });
 }
 
-void PrefixOverlay::DropIfEmpty(NodeId id, TargetId target) {
+std::vector<ChainHash> PrefixOverlay::ChainOf(PathEnd path, std::size_t limit) const {
+  std::size_t length = 0;
+  for (NodeId id = path; id != kRoot; id = nodes_[id].parent) length += nodes_[id].run.size();
+  std::vector<ChainHash> chain(length);
+  auto place = chain.end();
+  for (NodeId id = path; id != kRoot; id = nodes_[id].parent) {
+    place = std::copy_backward(nodes_[id].run.begin(), nodes_[id].run.end(), place);
+  }
+  chain.resize(std::min(length, limit));
+  return chain;
+}
+
+void PrefixOverlay::DropIfEmpty(NodeId id, Holder* holder) {
+  if (!holder->empty()) return;
   Node& node = nodes_[id];
-  Holder* holder = FindHolder(node, target);
-  if (holder == nullptr || !holder->empty()) return;
   node.holders.erase(node.holders.begin() + (holder - node.holders.data()));
   if (!node.holders.empty()) return;
   children_.erase({node.parent, node.run.front()});
@@ -152,9 +180,28 @@ void PrefixOverlay::DropIfEmpty(NodeId id, TargetId target) {
 void PrefixOverlay::Predict(TargetId target, std::span<const ChainHash> chain,
                             std::uint64_t bound_blocks) {
   if (chain.size() > bound_blocks) chain = chain.first(bound_blocks);
-  if (chain.empty()) return;
-  PerTarget& of = Of(target);
   MakePath(chain, &path_);
+  PredictPath(target, bound_blocks);
+}
+
+void PrefixOverlay::Predict(TargetId target, PathEnd path, std::uint64_t bound_blocks) {
+  path_.clear();
+  std::size_t length = 0;
+  for (NodeId id = path; id != kRoot; id = nodes_[id].parent) {
+    path_.push_back(id);
+    length += nodes_[id].run.size();
+  }
+  if (length > bound_blocks) {
+    Predict(target, ChainOf(path, bound_blocks), bound_blocks);
+    return;
+  }
+  std::reverse(path_.begin(), path_.end());
+  PredictPath(target, bound_blocks);
+}
+
+void PrefixOverlay::PredictPath(TargetId target, std::uint64_t bound_blocks) {
+  if (path_.empty()) return;
+  PerTarget& of = Of(target);
   // From the tail to the head, so that a block is always more recent than what follows it and the
   // oldest mark is never in the middle of a chain.
   for (auto it = path_.rbegin(); it != path_.rend(); ++it) {
@@ -184,11 +231,13 @@ void PrefixOverlay::ForgetPredicted(TargetId target) {
 }
 
 void PrefixOverlay::Depths(std::span<const ChainHash> chain, std::span<std::uint32_t> depth) const {
+  seen_.clear();
   NodeId parent = kRoot;
   std::size_t position = 0;
   while (position < chain.size()) {
     const NodeId id = Find(parent, chain[position]);
     if (id == kRoot) return;
+    seen_.push_back(id);
     const Node& node = nodes_[id];
     const std::size_t common = CommonLength(node.run, chain.subspan(position));
     position += common;
@@ -264,8 +313,9 @@ void PrefixOverlay::DropMark(TargetId target, std::uint32_t mark) {
   of.predicted_blocks -= nodes_[id].run.size();
   Unlink(of, mark);
   free_marks_.push_back(mark);
-  if (Holder* holder = FindHolder(nodes_[id], target)) holder->mark = kNone;
-  DropIfEmpty(id, target);
+  Holder* const holder = FindHolder(nodes_[id], target);  // a mark is its holder's
+  holder->mark = kNone;
+  DropIfEmpty(id, holder);
 }
 
 }  // namespace warmpath

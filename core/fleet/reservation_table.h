@@ -12,6 +12,7 @@
 
 #include "absl/time/time.h"
 #include "core/fleet/load_ledger.h"
+#include "core/fleet/prefix_overlay.h"
 
 namespace warmpath {
 
@@ -28,6 +29,7 @@ struct OpenReservation {
   Reservation reservation;
   std::uint64_t loose_tokens = 0;  // of the prompt, in no full routing block
   std::int64_t prefill_ns = 0;     // what it adds to pend_w; integer, so that sums stay exact
+  PrefixOverlay::PathEnd path = PrefixOverlay::kEmpty;  // its chain's, in the overlay of its kind
   PlaceLink at_target;
   PlaceLink at_holder;
   PlaceLink pending;     // pend_w

@@ -52,7 +52,6 @@ struct PickScratch {
   CandidateTable candidates;
   std::vector<LeftOut> left_out;       // only for an explanation
   std::vector<std::uint32_t> order;    // places in candidates
-  std::vector<ChainHash> spare_chain;  // memory for the next reservation
   std::vector<EndpointRef> endpoints;  // the chosen one and its fallbacks
 };
 

@@ -68,14 +68,13 @@ std::optional<Healing> Compare(const Reservation& reservation, std::uint64_t act
   if (fell_short && target.spec.has_events) pool.ledger().ForgetPredicted(reservation.target);
   const std::size_t known = reservation.cached_tokens / block_size;
   const std::size_t cached =
-      std::min<std::size_t>(actual_cached / block_size, reservation.chain.size());
+      std::min<std::size_t>(actual_cached / block_size, reservation.chain_blocks);
   if (cached <= known) return std::nullopt;
   return Healing{.target = reservation.target,
                  .slot = target.slot,
                  .epoch = target.spec.epoch,
                  .known_blocks = known,
-                 .chain = {reservation.chain.begin(),
-                           reservation.chain.begin() + static_cast<std::ptrdiff_t>(cached)}};
+                 .chain = pool.ledger().ChainOf(reservation.id, cached)};
 }
 
 // The events may have come meanwhile, or the blocks lie in a tier that is not scored.
@@ -105,7 +104,7 @@ absl::Status Picker::ReportOutcome(Fleet& fleet, const Outcome& outcome) {
   const std::shared_ptr<Pool> pool = fleet.PoolByNumber(PoolNumberOf(id));
   if (pool == nullptr || pool->routing_block_size() == 0) return NotOpen(id);
   std::optional<Healing> healing;
-  std::optional<Reservation> closed;  // freed after the mutex
+  std::optional<Reservation> closed;  // its memory is freed after the mutex
   {
     absl::MutexLock lock(&pool->mu());
     const absl::Time now = impl_->clock->Now();

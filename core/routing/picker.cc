@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "core/base/status.h"
-#include "core/fleet/spare_chains.h"
 #include "core/routing/candidate_table.h"
 #include "core/routing/candidates.h"
 #include "core/routing/cost.h"
@@ -247,13 +246,11 @@ void ClaimNothing(Decision& decision) {
 }
 
 // What is known before the mutex is taken, so that copying it costs nobody else time.
-Reservation Prepare(const Query& query, const PickInputs& inputs,
-                    std::vector<ChainHash>& spare_chain) {
+Reservation Prepare(const Query& query, const PickInputs& inputs) {
   Reservation reservation;
   if (!query.reserve) return reservation;
   reservation.prompt_tokens = inputs.prompt_tokens;
   reservation.expected_output = std::min(query.expected_output_tokens, kMostTokens);
-  reservation.chain = SpareChains::Copy(query.chain, std::exchange(spare_chain, {}));
   reservation.chain_kind = query.chain_kind;
   reservation.request_id = std::string(query.request_id);
   reservation.holder = query.holder;
@@ -293,7 +290,7 @@ absl::StatusOr<Decision> Picker::Pick(Pool& pool, const Query& query, absl::Dura
 
   static thread_local PickScratch scratch;
   const EndpointFilter filter(query);
-  Reservation reservation = Prepare(query, inputs, scratch.spare_chain);
+  Reservation reservation = Prepare(query, inputs);
   const bool by_text = query.chain_kind == ChainKind::kText;
   scratch.events.Match(pool.index(), by_text ? std::span<const ChainHash>() : query.chain);
 
@@ -350,14 +347,13 @@ absl::StatusOr<Decision> Picker::Pick(Pool& pool, const Query& query, absl::Dura
       reservation.prefill_s = terms.prefill_s;
       reservation.prefill_work = terms.prefill_s * input.rate;
       reservation.wait_s = terms.wait_s;
-      decision.reservation_id = ledger.Open(std::move(reservation), now);
+      decision.reservation_id = ledger.Open(std::move(reservation), query.chain, now);
       if (decision.reservation_id == 0) {
         return absl::ResourceExhaustedError(absl::StrCat(
             "pool ", pool.name(), ": ", ledger.open(),
             " reservations are open, as many as max_reservations_per_pool allows; report "
             "outcomes, or use shorter leases"));
       }
-      scratch.spare_chain = ledger.TakeSpareChain();
       state.last_turn = target;
       state.prompt_tokens += inputs.prompt_tokens;
       state.matched_tokens += longest_match;

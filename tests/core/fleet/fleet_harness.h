@@ -309,7 +309,7 @@ class FleetHarness {
     Reservation reservation;
     reservation.target = target;
     reservation.prompt_tokens = 1000;
-    return pool->ledger().Open(std::move(reservation), clock_.Now());
+    return pool->ledger().Open(std::move(reservation), {}, clock_.Now());
   }
   std::uint64_t OpenReservations() {
     const auto pool = PoolOf();

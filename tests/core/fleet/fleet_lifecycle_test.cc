@@ -301,8 +301,8 @@ TEST(DumpTest, NamesWhatIsNotThereAndKeepsSourcesApart) {
     Reservation reservation;
     reservation.target = target;
     reservation.prompt_tokens = 130;
-    reservation.chain = {1, 2};
-    pool->ledger().Open(reservation, fleet.clock().Now());
+    const std::vector<ChainHash> chain = {1, 2};
+    pool->ledger().Open(reservation, chain, fleet.clock().Now());
     pool->ledger().LearnPredicted(target, Hashes{1, 5});
   }
   const auto dump = [&fleet](KnowledgeSource source) {

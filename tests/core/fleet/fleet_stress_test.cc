@@ -175,9 +175,8 @@ TEST(FleetStressTest, ManyStreamsBesideEverythingElse) {
         pool->index().VerifiedGpuDepth(target.slot, chain, 0, chain.size());
         Reservation reservation;
         reservation.target = id;
-        reservation.chain = chain;
         reservation.prompt_tokens = 40 * 64;
-        const ReservationId opened = pool->ledger().Open(reservation, fleet.clock().Now());
+        const ReservationId opened = pool->ledger().Open(reservation, chain, fleet.clock().Now());
         if (id % 2 == 0) {
           pool->ledger().Close(opened, CloseCause::kFinished, fleet.clock().Now(), 10);
         }

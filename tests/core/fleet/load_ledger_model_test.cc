@@ -31,6 +31,7 @@ class Model {
  public:
   struct Open {
     Reservation r;
+    Chain chain;
     bool pending = true;
     std::uint64_t order = 0;  // in pend_w of its target
   };
@@ -68,9 +69,9 @@ class Model {
     return pending;
   }
 
-  void Add(const Reservation& r, absl::Time now) {
+  void Add(const Reservation& r, Chain chain, absl::Time now) {
     if (Pending(r.target).empty()) anchor[r.target] = now;
-    open[r.id] = Open{.r = r, .pending = true, .order = next_order_++};
+    open[r.id] = Open{.r = r, .chain = std::move(chain), .pending = true, .order = next_order_++};
     ++opened;
     ++picks;
     prefill_mean +=
@@ -111,7 +112,7 @@ class Model {
       }
     }
     if (HasEvents(o.r.target)) {
-      lingering.push_back({now + absl::Milliseconds(500), o.r.target, o.r.chain});
+      lingering.push_back({now + absl::Milliseconds(500), o.r.target, o.chain});
     }
   }
 
@@ -131,8 +132,8 @@ class Model {
     for (const auto& [id, o] : open) {
       if (o.r.target != target) continue;
       ++load.own_inflight;
-      blocks.insert(o.r.chain.begin(), o.r.chain.end());
-      loose += o.r.prompt_tokens - o.r.chain.size() * kBlock;
+      blocks.insert(o.chain.begin(), o.chain.end());
+      loose += o.r.prompt_tokens - o.chain.size() * kBlock;
       outputs_held += !cold && outputs > 0              ? output_mean
                       : cold && o.r.expected_output > 0 ? static_cast<double>(o.r.expected_output)
                                                         : 256;
@@ -146,7 +147,7 @@ class Model {
   std::uint64_t InFlightBlocks() const {
     std::set<std::pair<TargetId, ChainHash>> pairs;
     for (const auto& [id, o] : open) {
-      for (const ChainHash hash : o.r.chain) pairs.emplace(o.r.target, hash);
+      for (const ChainHash hash : o.chain) pairs.emplace(o.r.target, hash);
     }
     for (const Lingering& l : lingering) {
       for (const ChainHash hash : l.chain) pairs.emplace(l.target, hash);
@@ -196,16 +197,16 @@ void Compare(std::uint64_t seed) {
       case 2: {
         Reservation r;
         r.target = static_cast<TargetId>(random.Below(kTargets));
-        r.chain = AnyChain(random);
-        r.prompt_tokens = r.chain.size() * kBlock + random.Below(kBlock);
+        Chain chain = AnyChain(random);
+        r.prompt_tokens = chain.size() * kBlock + random.Below(kBlock);
         r.prefill_s = static_cast<double>(random.Below(2000)) / 1000;
         r.expected_output = random.Below(2) * random.Below(100);
         r.lease = absl::Seconds(5 + random.Below(60));
-        r.id = ledger->Open(r, now);
+        r.id = ledger->Open(r, chain, now);
         r.picked_at = now;
         r.lease_until = now + r.lease;
         ASSERT_NE(r.id, 0u);
-        model.Add(r, now);
+        model.Add(r, std::move(chain), now);
         break;
       }
       case 3:

@@ -16,6 +16,7 @@ namespace warmpath {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 using Chain = std::vector<ChainHash>;
 
@@ -34,7 +35,7 @@ Chain PredictedOf(const PrefixOverlay& overlay, TargetId target) {
 TEST(PrefixOverlayTest, OneChainIsOneNodeAndGoesWithItsClose) {
   PrefixOverlay overlay;
   const Chain chain = {1, 2, 3, 4};
-  overlay.Open(7, chain);
+  const PrefixOverlay::PathEnd path = overlay.Open(7, chain);
   EXPECT_EQ(overlay.node_count(), 1u);
   EXPECT_EQ(DepthOf(overlay, 7, chain), 4u);
   EXPECT_EQ(DepthOf(overlay, 7, {1, 2, 9}), 2u);
@@ -42,7 +43,7 @@ TEST(PrefixOverlayTest, OneChainIsOneNodeAndGoesWithItsClose) {
   EXPECT_EQ(DepthOf(overlay, 6, chain), 0u);
   EXPECT_EQ(overlay.OpenBlocks(7), 4u);
   EXPECT_EQ(overlay.InFlightBlocks(), 4u);
-  overlay.Close(7, chain, /*linger=*/false);
+  overlay.Close(7, path, /*linger=*/false);
   EXPECT_EQ(DepthOf(overlay, 7, chain), 0u);
   EXPECT_EQ(overlay.OpenBlocks(7), 0u);
   EXPECT_EQ(overlay.InFlightBlocks(), 0u);
@@ -51,8 +52,8 @@ TEST(PrefixOverlayTest, OneChainIsOneNodeAndGoesWithItsClose) {
 
 TEST(PrefixOverlayTest, SiblingsShareTheirHeadAndCountItOnce) {
   PrefixOverlay overlay;
-  overlay.Open(0, Chain{1, 2, 3, 4});
-  overlay.Open(0, Chain{1, 2, 5});
+  const PrefixOverlay::PathEnd first = overlay.Open(0, Chain{1, 2, 3, 4});
+  const PrefixOverlay::PathEnd second = overlay.Open(0, Chain{1, 2, 5});
   overlay.Open(1, Chain{1, 2});
   EXPECT_EQ(overlay.OpenBlocks(0), 5u);
   EXPECT_EQ(overlay.OpenBlocks(1), 2u);
@@ -60,7 +61,11 @@ TEST(PrefixOverlayTest, SiblingsShareTheirHeadAndCountItOnce) {
   std::vector<std::uint32_t> depth(2, 0);
   overlay.Depths(Chain{1, 2, 5, 6}, depth);
   EXPECT_THAT(depth, ElementsAre(3, 2));
-  overlay.Close(0, Chain{1, 2, 3, 4}, /*linger=*/false);
+  // The first one's node was split meanwhile, and still ends the same chain.
+  EXPECT_THAT(overlay.ChainOf(first, 9), ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(overlay.ChainOf(second, 9), ElementsAre(1, 2, 5));
+  EXPECT_THAT(overlay.ChainOf(first, 3), ElementsAre(1, 2, 3));
+  overlay.Close(0, first, /*linger=*/false);
   EXPECT_EQ(overlay.OpenBlocks(0), 3u);
   EXPECT_EQ(DepthOf(overlay, 0, {1, 2, 3, 4}), 2u);
 }
@@ -68,12 +73,12 @@ TEST(PrefixOverlayTest, SiblingsShareTheirHeadAndCountItOnce) {
 TEST(PrefixOverlayTest, LingeringIsKnownButNotOpen) {
   PrefixOverlay overlay;
   const Chain chain = {1, 2, 3};
-  overlay.Open(0, chain);
-  overlay.Close(0, chain, /*linger=*/true);
+  const PrefixOverlay::PathEnd path = overlay.Open(0, chain);
+  overlay.Close(0, path, /*linger=*/true);
   EXPECT_EQ(overlay.OpenBlocks(0), 0u);
   EXPECT_EQ(overlay.InFlightBlocks(), 3u);
   EXPECT_EQ(DepthOf(overlay, 0, chain), 3u);
-  overlay.EndLinger(0, chain);
+  overlay.EndLinger(0, path);
   EXPECT_EQ(DepthOf(overlay, 0, chain), 0u);
   EXPECT_EQ(overlay.node_count(), 0u);
 }
@@ -113,21 +118,41 @@ TEST(PrefixOverlayTest, ForgettingOneTargetLeavesTheOthers) {
 
 TEST(PrefixOverlayTest, AnEmptyChainIsNothing) {
   PrefixOverlay overlay;
-  overlay.Open(0, {});
-  overlay.Predict(0, {}, 10);
-  overlay.Close(0, {}, /*linger=*/true);
-  overlay.EndLinger(0, {});
+  const PrefixOverlay::PathEnd path = overlay.Open(0, {});
+  EXPECT_EQ(path, PrefixOverlay::kEmpty);
+  EXPECT_THAT(overlay.ChainOf(path, 9), IsEmpty());
+  overlay.OpenAgain(1, path);
+  overlay.Predict(0, Chain(), 10);
+  overlay.Predict(0, path, 10);
+  overlay.Close(0, path, /*linger=*/true);
+  overlay.EndLinger(0, path);
   EXPECT_EQ(overlay.node_count(), 0u);
 }
 
 TEST(PrefixOverlayTest, AnUnpairedCloseHarmsNothing) {
   PrefixOverlay overlay;
-  overlay.Open(0, Chain{1, 2});
-  overlay.Close(0, Chain{5}, false);
-  overlay.Close(1, Chain{1, 2}, false);
-  overlay.EndLinger(0, Chain{1, 2});
+  const PrefixOverlay::PathEnd path = overlay.Open(0, Chain{1, 2});
+  overlay.Close(1, path, false);
+  overlay.EndLinger(0, path);
   EXPECT_EQ(overlay.OpenBlocks(0), 2u);
   EXPECT_EQ(overlay.InFlightBlocks(), 2u);
+}
+
+// What Depths came to is a hint only: between it and Open the tree may be another one.
+TEST(PrefixOverlayTest, WhatWasLookedUpMayHaveGoneBeforeItIsOpened) {
+  PrefixOverlay overlay;
+  const Chain chain = {1, 2, 3, 4};
+  const PrefixOverlay::PathEnd gone = overlay.Open(0, chain);
+  EXPECT_EQ(DepthOf(overlay, 0, chain), 4u);
+  overlay.Close(0, gone, false);
+  const PrefixOverlay::PathEnd other = overlay.Open(0, Chain{5, 6});  // in the same node's place
+  EXPECT_THAT(overlay.ChainOf(overlay.Open(0, chain), 9), ElementsAre(1, 2, 3, 4));
+  // Now it is there, and split by another chain, and its head's place is not what was seen.
+  EXPECT_EQ(DepthOf(overlay, 0, chain), 4u);
+  overlay.Open(1, Chain{1, 2, 7});
+  EXPECT_THAT(overlay.ChainOf(overlay.Open(1, chain), 9), ElementsAre(1, 2, 3, 4));
+  EXPECT_EQ(DepthOf(overlay, 1, chain), 4u);
+  EXPECT_THAT(overlay.ChainOf(other, 9), ElementsAre(5, 6));
 }
 
 // Blocks by their whole prefix, so that the model needs no property of hashes at all.
@@ -148,6 +173,7 @@ class Model {
   }
   void Predict(TargetId t, Chain chain, std::uint64_t bound) {
     chain.resize(std::min<std::size_t>(chain.size(), bound));
+    if (chain.empty()) return;
     std::list<Chain>& lru = lru_[t];
     for (std::size_t n = chain.size(); n > 0; --n) {
       const Chain prefix(chain.begin(), chain.begin() + static_cast<std::ptrdiff_t>(n));
@@ -213,52 +239,60 @@ class Model {
 TEST(PrefixOverlayTest, AgreesWithThePlainModel) {
   constexpr TargetId kTargets = 3;
   constexpr std::uint64_t kBound = 9;
+  constexpr std::uint64_t kSmallBound = 5;  // less than the longest chain
   for (std::uint64_t seed = 1; seed <= 30; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
     PrefixOverlay overlay;
     Model model;
-    std::vector<std::pair<TargetId, Chain>> open;
-    std::vector<std::pair<TargetId, Chain>> lingering;
+    struct Held {
+      TargetId target;
+      Chain chain;
+      PrefixOverlay::PathEnd path;
+    };
+    std::vector<Held> open;
+    std::vector<Held> lingering;
     const auto any_chain = [&random] {
       Chain chain(random.Below(8));
       for (ChainHash& hash : chain) hash = random.Below(3);
       return chain;
     };
-    const auto take = [&random](std::vector<std::pair<TargetId, Chain>>& from) {
+    const auto take = [&random](std::vector<Held>& from) {
       const std::size_t i = random.Below(from.size());
       std::swap(from[i], from.back());
-      auto taken = std::move(from.back());
+      Held taken = std::move(from.back());
       from.pop_back();
       return taken;
     };
     for (int step = 0; step < 400; ++step) {
       const auto target = static_cast<TargetId>(random.Below(kTargets));
-      switch (random.Below(8)) {
+      switch (random.Below(10)) {
         case 0:
         case 1:
         case 2: {
           const Chain chain = any_chain();
-          overlay.Open(target, chain);
+          // Looked up before, as picks do, or this one not, or long ago.
+          if (random.Below(2) == 0) DepthOf(overlay, target, chain);
+          open.push_back({target, chain, overlay.Open(target, chain)});
           model.Open(target, chain);
-          open.emplace_back(target, chain);
           break;
         }
         case 3:
         case 4: {
           if (open.empty()) break;
-          const auto [t, chain] = take(open);
+          const Held held = take(open);
+          ASSERT_EQ(overlay.ChainOf(held.path, 9), held.chain);
           const bool linger = random.Below(2) == 0;
-          overlay.Close(t, chain, linger);
-          model.Close(t, chain, linger);
-          if (linger) lingering.emplace_back(t, chain);
+          overlay.Close(held.target, held.path, linger);
+          model.Close(held.target, held.chain, linger);
+          if (linger) lingering.push_back(held);
           break;
         }
         case 5: {
           if (lingering.empty()) break;
-          const auto [t, chain] = take(lingering);
-          overlay.EndLinger(t, chain);
-          model.EndLinger(t, chain);
+          const Held held = take(lingering);
+          overlay.EndLinger(held.target, held.path);
+          model.EndLinger(held.target, held.chain);
           break;
         }
         case 6: {
@@ -272,6 +306,23 @@ TEST(PrefixOverlayTest, AgreesWithThePlainModel) {
           overlay.ForgetPredicted(target);
           model.Forget(target);
           break;
+        case 8: {
+          if (open.empty()) break;
+          Held& held = open[random.Below(open.size())];
+          overlay.OpenAgain(target, held.path);
+          model.Open(target, held.chain);
+          overlay.Close(held.target, held.path, /*linger=*/false);
+          model.Close(held.target, held.chain, /*linger=*/false);
+          held.target = target;
+          break;
+        }
+        case 9: {
+          if (open.empty()) break;
+          const Held& held = open[random.Below(open.size())];
+          overlay.Predict(target, held.path, kSmallBound);
+          model.Predict(target, held.chain, kSmallBound);
+          break;
+        }
       }
       ASSERT_EQ(overlay.InFlightBlocks(), model.InFlight());
       const Chain probe = any_chain();
@@ -285,8 +336,8 @@ TEST(PrefixOverlayTest, AgreesWithThePlainModel) {
         ASSERT_EQ(predicted.size(), model.PredictedBlocks(t));
       }
     }
-    for (const auto& [t, chain] : open) overlay.Close(t, chain, /*linger=*/false);
-    for (const auto& [t, chain] : lingering) overlay.EndLinger(t, chain);
+    for (const Held& held : open) overlay.Close(held.target, held.path, /*linger=*/false);
+    for (const Held& held : lingering) overlay.EndLinger(held.target, held.path);
     for (TargetId t = 0; t < kTargets; ++t) overlay.ForgetPredicted(t);
     EXPECT_EQ(overlay.InFlightBlocks(), 0u);
     EXPECT_EQ(overlay.node_count(), 0u);

@@ -133,7 +133,7 @@ TEST_F(PolicyTest, MinTtftIgnoresWhatAChoiceCostsOthers) {
     Reservation r;
     r.target = 0;
     r.prompt_tokens = 30'000;
-    pool_->ledger().Open(r, clock_.Now());
+    pool_->ledger().Open(r, {}, clock_.Now());
   }
   query.reserve = false;
   EXPECT_EQ(Where(query), "w0");

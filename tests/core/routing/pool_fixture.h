@@ -122,15 +122,14 @@ class PoolFixture : public ::testing::Test {
   }
 
   // Load that no pick made: a reservation with this wait and these tokens in the KV cache.
-  ReservationId Occupy(TargetId target, double prefill_s, std::vector<ChainHash> chain = {},
+  ReservationId Occupy(TargetId target, double prefill_s, const std::vector<ChainHash>& chain = {},
                        std::uint64_t tokens = 0) {
     Reservation r;
     r.target = target;
     r.prefill_s = prefill_s;
-    r.chain = std::move(chain);
-    r.prompt_tokens = tokens > 0 ? tokens : r.chain.size() * kBlock;
+    r.prompt_tokens = tokens > 0 ? tokens : chain.size() * kBlock;
     absl::MutexLock lock(&pool_->mu());
-    return pool_->ledger().Open(std::move(r), clock_.Now());
+    return pool_->ledger().Open(std::move(r), chain, clock_.Now());
   }
 
   // Blocks `first`, `first` + 1, ...: enough like chain hashes for one prompt each.

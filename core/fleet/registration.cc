@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -76,10 +78,7 @@ absl::Status CheckRank(std::size_t i, const RankSpec& spec) {
         absl::StrCat(field, ".address: '", spec.address,
                      "' is not of the form ip:port with a port of 1..65535"));
   }
-  if (spec.epoch == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(field, ".epoch: must be the Unix time in nanoseconds, not 0"));
-  }
+  WARMPATH_RETURN_IF_ERROR(CheckEpoch(field + ".epoch", spec.epoch));
   if (spec.engine_block_size > kMaxBlockSize || (spec.engine_block_size == 0 && spec.has_events)) {
     return absl::InvalidArgumentError(absl::StrCat(field,
                                                    ".engine_block_size: ", spec.engine_block_size,
@@ -175,6 +174,13 @@ absl::Status CheckPoolConfig(const PoolConfig& pool) {
 }
 
 }  // namespace
+
+absl::Status CheckEpoch(std::string_view field, Epoch epoch) {
+  if (epoch != 0 && epoch <= Epoch{std::numeric_limits<std::int64_t>::max()})
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(ToAbsl(field), ": must be the Unix time in nanoseconds, not ", epoch));
+}
 
 absl::Status ValidateRegistration(const Registration& registration) {
   if (registration.protocol_min > kProtocolVersion ||

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "core/fleet/fleet.h"
@@ -29,6 +30,10 @@ inline constexpr std::uint32_t kMaxReservationsPerPool = (1u << 21) - 1;
 
 // INVALID_ARGUMENT naming the field and the limit; FAILED_PRECONDITION for the protocol version.
 absl::Status ValidateRegistration(const Registration& registration);
+
+// INVALID_ARGUMENT for what is no Unix time in nanoseconds. One past the year 2262 would lock its
+// worker's later epochs out.
+absl::Status CheckEpoch(std::string_view field, Epoch epoch);
 
 // INVALID_ARGUMENT naming the setting and its bounds.
 absl::Status ValidateFleetConfig(const FleetConfig& config);

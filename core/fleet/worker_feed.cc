@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/base/strings.h"
+#include "core/fleet/registration.h"
 
 namespace warmpath {
 namespace {
@@ -136,6 +137,7 @@ void StreamFeed::Advance(TargetFeed& feed, std::optional<std::uint64_t> engine_s
 
 absl::Status StreamFeed::Apply(const SnapshotBeginUpdate& update) {
   WARMPATH_ASSIGN_OR_RETURN(TargetFeed * feed, FeedOf("snapshot_begin", update.rank, true));
+  WARMPATH_RETURN_IF_ERROR(CheckEpoch("snapshot_begin.epoch", update.epoch));
   if (update.epoch < feed->spec.epoch) {
     return absl::FailedPreconditionError(absl::StrCat("snapshot_begin.epoch: stale epoch ",
                                                       update.epoch, " of rank ", update.rank,
@@ -290,6 +292,7 @@ void StreamFeed::RemoveTier(TargetFeed& feed, Tier tier) {
 
 absl::Status StreamFeed::Apply(const NewEpochUpdate& update) {
   WARMPATH_ASSIGN_OR_RETURN(TargetFeed * feed, FeedOf("new_epoch", update.rank, false));
+  WARMPATH_RETURN_IF_ERROR(CheckEpoch("new_epoch.epoch", update.epoch));
   if (update.epoch < feed->spec.epoch) {
     return absl::FailedPreconditionError(absl::StrCat("new_epoch.epoch: stale epoch ", update.epoch,
                                                       " of rank ", update.rank,

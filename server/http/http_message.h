@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -53,6 +54,8 @@ struct HttpRoute {
   std::size_t pool_from_bytes = 0;
   // What a full pool answers.
   std::function<HttpResponse()> pool_full;
+  // Where messages are small, less than the server's limit.
+  std::size_t max_body_bytes = std::numeric_limits<std::size_t>::max();
 };
 
 // The one JSON form of errors, with Retry-After (whole seconds, rounded up) when retry_after > 0.

@@ -99,7 +99,8 @@ struct HttpServer::Impl {
   void Stop(absl::Duration grace) ABSL_LOCKS_EXCLUDED(mu);
 
   void Begin(Exchange& exchange, std::string_view method, std::string_view path);
-  HttpResponse TooLarge() const;
+  std::size_t MaxBody(const Exchange& exchange) const;
+  HttpResponse TooLarge(const Exchange& exchange) const;
   bool TakeBody(Exchange& exchange, std::string_view data);
   MHD_Result Finish(Exchange& exchange) ABSL_LOCKS_EXCLUDED(mu);
   MHD_Result Send(Exchange& exchange) ABSL_LOCKS_EXCLUDED(mu);
@@ -204,24 +205,33 @@ void HttpServer::Impl::Begin(Exchange& exchange, std::string_view method, std::s
         415, absl::InvalidArgumentError("Content-Encoding: send the body uncompressed")));
   }
   exchange.declared = DeclaredLength(exchange);
-  if (exchange.declared > options.max_body_bytes) exchange.Refuse(TooLarge());
+  if (exchange.declared > MaxBody(exchange)) exchange.Refuse(TooLarge(exchange));
   if (!exchange.refused) {
     exchange.body.reserve(std::min<std::uint64_t>(exchange.declared, kFirstReserve));
   }
 }
 
-HttpResponse HttpServer::Impl::TooLarge() const {
-  return ErrorResponse(413, absl::ResourceExhaustedError(absl::StrCat(
-                                "body: is larger than ", options.max_body_bytes,
-                                " bytes: send less or raise server.max_message_bytes")));
+std::size_t HttpServer::Impl::MaxBody(const Exchange& exchange) const {
+  const HttpRoute* route = exchange.route;
+  return std::min(options.max_body_bytes,
+                  route == nullptr ? options.max_body_bytes : route->max_body_bytes);
+}
+
+HttpResponse HttpServer::Impl::TooLarge(const Exchange& exchange) const {
+  const std::size_t limit = MaxBody(exchange);
+  return ErrorResponse(
+      413, absl::ResourceExhaustedError(absl::StrCat(
+               "body: is larger than ", limit, " bytes: send less",
+               limit == options.max_body_bytes ? " or raise server.max_message_bytes"
+                                               : ", which is all that this page takes")));
 }
 
 // Appends, or refuses what becomes too large; false: the connection is not worth keeping.
 bool HttpServer::Impl::TakeBody(Exchange& exchange, std::string_view data) {
   exchange.received += data.size();
   if (exchange.refused) return exchange.received <= options.max_body_bytes + kMostDropped;
-  if (exchange.received > options.max_body_bytes) {
-    exchange.Refuse(TooLarge());
+  if (exchange.received > MaxBody(exchange)) {
+    exchange.Refuse(TooLarge(exchange));
     return true;
   }
   exchange.counted += data.size();

@@ -19,6 +19,7 @@
 namespace warmpath {
 namespace {
 
+constexpr std::size_t kMaxOutcomeBytes = 64 << 10;  // they are a few hundred
 constexpr std::string_view kPathHeader = "x-warmpath-path";
 constexpr std::string_view kSubsetHeader = "x-gateway-destination-endpoint-subset";
 constexpr std::string_view kPrefixAwareHeader = "x-amzn-sagemaker-prefix-aware-id";
@@ -193,11 +194,11 @@ std::vector<HttpRoute> PickRoutes(const PickApiOptions& options) {
        .pool = options.pool,
        .pool_from_bytes = options.pool_from_bytes,
        .pool_full = QueueFull});
-  routes.push_back({.method = "POST",
-                    .path = "/v1/outcome",
-                    .handler = [backend = options.backend](HttpRequest& http) {
-                      return Report(backend, http);
-                    }});
+  routes.push_back(
+      {.method = "POST",
+       .path = "/v1/outcome",
+       .handler = [backend = options.backend](HttpRequest& http) { return Report(backend, http); },
+       .max_body_bytes = kMaxOutcomeBytes});
   return routes;
 }
 

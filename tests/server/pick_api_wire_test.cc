@@ -166,6 +166,18 @@ TEST_F(PickApiWireTest, Fault25_LargeBodiesPassUpToTheConfiguredLimit) {
   EXPECT_THAT(refused->body, HasSubstr("raise server.max_message_bytes"));
 }
 
+TEST_F(PickApiWireTest, OutcomesAreSmall) {
+  const auto report = [this](std::size_t size) {
+    std::string body = R"({"kind":"FINISHED","reservation_id":0})";
+    body.append(size - body.size(), ' ');
+    return client_.Post("/v1/outcome", body, kJson);
+  };
+  EXPECT_NE(report(65'536)->status, 413);
+  const auto refused = report(65'537);
+  EXPECT_EQ(refused->status, 413);
+  EXPECT_THAT(refused->body, HasSubstr("larger than 65536 bytes"));
+}
+
 TEST_F(PickApiWireTest, AnEmptyBodyIsRoutedByLoad) {
   httplib::Headers headers{{"x-warmpath-path", "/v1/models"},
                            {"x-gateway-model-name-rewrite", "m"}};

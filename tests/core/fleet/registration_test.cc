@@ -93,7 +93,12 @@ TEST(ValidateRegistrationTest, NamesTheRankThatIsWrong) {
   }
   bad = good;
   bad.ranks[0].epoch = 0;
-  ExpectRefused(bad, "ranks[0].epoch");
+  ExpectRefused(bad, "ranks[0].epoch: must be the Unix time in nanoseconds, not 0");
+  bad.ranks[0].epoch = std::uint64_t{1} << 63;
+  ExpectRefused(bad,
+                "ranks[0].epoch: must be the Unix time in nanoseconds, not 9223372036854775808");
+  bad.ranks[0].epoch = (std::uint64_t{1} << 63) - 1;
+  EXPECT_THAT(ValidateRegistration(bad), IsOk());
   bad = good;
   bad.ranks[0].engine_block_size = 0;
   ExpectRefused(bad, "ranks[0].engine_block_size: 0; must be 1..");

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "core/base/json_quote.h"
 #include "core/base/status.h"
 #include "core/base/strings.h"
 #include "server/status_convert.h"
@@ -350,21 +351,11 @@ std::string PickResponseToJson(const v1::PickResponse& r) {
 }
 
 std::string JsonQuote(std::string_view text) {
-  const bool utf8 = simdjson::validate_utf8(text.data(), text.size());
-  std::string out = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (byte < 0x20) {
-      absl::StrAppend(&out, "\\u", absl::Hex(byte, absl::kZeroPad4));
-    } else {
-      out += byte >= 0x80 && !utf8 ? '?' : c;
-    }
-  }
-  out += '"';
-  return out;
+  if (simdjson::validate_utf8(text.data(), text.size())) return JsonQuoted(text);
+  std::string ascii(text);
+  std::replace_if(
+      ascii.begin(), ascii.end(), [](char c) { return (c & 0x80) != 0; }, '?');
+  return JsonQuoted(ascii);
 }
 
 std::string ErrorToJson(const absl::Status& status, absl::Duration retry_after) {

@@ -31,9 +31,9 @@ absl::Status WritePortsFile(const std::string& path, int metrics_port) {
 }  // namespace
 
 // GET /metrics, /healthz and /readyz.
-class App::HttpServer {
+class AgentApp::HttpServer {
  public:
-  explicit HttpServer(const App* app) {
+  explicit HttpServer(const AgentApp* app) {
     server_.set_read_timeout(5);
     server_.set_write_timeout(5);
     server_.set_payload_max_length(4096);
@@ -85,8 +85,9 @@ class App::HttpServer {
   std::thread thread_;
 };
 
-absl::StatusOr<std::unique_ptr<App>> App::Start(const AgentConfig& config, const Clock& clock) {
-  std::unique_ptr<App> app(new App);
+absl::StatusOr<std::unique_ptr<AgentApp>> AgentApp::Start(const AgentConfig& config,
+                                                          const Clock& clock) {
+  std::unique_ptr<AgentApp> app(new AgentApp);
   auto http = std::make_unique<HttpServer>(app.get());
   WARMPATH_ASSIGN_OR_RETURN(app->metrics_port_,
                             http->Bind(config.metrics_host, static_cast<int>(config.metrics_port)));
@@ -104,7 +105,7 @@ absl::StatusOr<std::unique_ptr<App>> App::Start(const AgentConfig& config, const
   return app;
 }
 
-absl::Status App::StartEngines(const AgentConfig& config, const Clock& clock) {
+absl::Status AgentApp::StartEngines(const AgentConfig& config, const Clock& clock) {
   std::vector<EngineWorker::Router> routers;
   for (const RouterOptions& options : config.routers) {
     WARMPATH_ASSIGN_OR_RETURN(auto channel, MakeRouterChannel(options));
@@ -122,18 +123,18 @@ absl::Status App::StartEngines(const AgentConfig& config, const Clock& clock) {
   return absl::OkStatus();
 }
 
-App::~App() {
+AgentApp::~AgentApp() {
   http_.reset();
   workers_.clear();
 }
 
-std::string App::Metrics() const {
+std::string AgentApp::Metrics() const {
   std::vector<WorkerView> views;
   for (const auto& worker : workers_) views.push_back(worker->View());
   return MetricsPage(views);
 }
 
-bool App::Ready() const {
+bool AgentApp::Ready() const {
   for (const auto& worker : workers_) {
     bool registered = false;
     for (const PublisherView& router : worker->View().routers) {

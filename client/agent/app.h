@@ -16,15 +16,16 @@
 
 namespace warmpath {
 
-class App {
+class AgentApp {
  public:
   // Binds the HTTP port, opens the engines' sockets, starts everything, then writes the ports
   // file. Errors name the key. `config` has been through CompleteConfig.
-  static absl::StatusOr<std::unique_ptr<App>> Start(const AgentConfig& config, const Clock& clock);
+  static absl::StatusOr<std::unique_ptr<AgentApp>> Start(const AgentConfig& config,
+                                                         const Clock& clock);
   // Stops in the reverse order.
-  ~App();
-  App(const App&) = delete;
-  App& operator=(const App&) = delete;
+  ~AgentApp();
+  AgentApp(const AgentApp&) = delete;
+  AgentApp& operator=(const AgentApp&) = delete;
 
   int metrics_port() const { return metrics_port_; }
   // The page of /metrics.
@@ -35,7 +36,7 @@ class App {
  private:
   class HttpServer;
 
-  App() = default;
+  AgentApp() = default;
   absl::Status StartEngines(const AgentConfig& config, const Clock& clock);
 
   // Destroyed last to first: HTTP reads the workers, workers have sockets of the context.

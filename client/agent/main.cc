@@ -56,7 +56,7 @@ int main(int argc, char** argv) {
   gpr_set_log_function(&LogOfGrpc);
   warmpath::SetMinLogLevel(line->config.log_level);
 
-  auto app = warmpath::App::Start(line->config, warmpath::SystemClock());
+  auto app = warmpath::AgentApp::Start(line->config, warmpath::SystemClock());
   if (!app.ok()) return Fail(app.status());
   int signal_number = 0;
   // Who sends SIGHUP wants a reload, and least of all an end.

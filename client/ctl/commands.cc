@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "client/ctl/format.h"
 #include "client/lib/channel.h"
+#include "core/base/json_quote.h"
 #include "google/protobuf/util/json_util.h"
 
 namespace warmpath::ctl {
@@ -150,20 +151,20 @@ absl::StatusOr<v1::KnowledgeSource> ParseSource(const std::string& name) {
 
 void PrintDumpJson(const DumpArgs& args, const v1::DumpIndexResponse& head,
                    const std::vector<std::uint64_t>& hashes, std::ostream& out) {
-  out << "{\"worker\": " << JsonString(args.worker) << ", \"rank\": " << args.rank
-      << ", \"tier\": " << JsonString(args.tier) << ", \"source\": " << JsonString(args.source)
+  out << "{\"worker\": " << JsonQuoted(args.worker) << ", \"rank\": " << args.rank
+      << ", \"tier\": " << JsonQuoted(args.tier) << ", \"source\": " << JsonQuoted(args.source)
       << ", \"engine_seq\": ";
   if (head.engine_seq_valid()) {
     out << head.engine_seq();
   } else {
     out << "null";
   }
-  out << ", \"freshness\": " << JsonString(v1::Freshness_Name(head.freshness()).substr(10))
+  out << ", \"freshness\": " << JsonQuoted(v1::Freshness_Name(head.freshness()).substr(10))
       << ", \"cause\": ";
   if (head.cause() == v1::FRESHNESS_CAUSE_UNSPECIFIED) {
     out << "null";
   } else {
-    out << JsonString(CauseName(head.cause()));
+    out << JsonQuoted(CauseName(head.cause()));
   }
   out << ", \"routing_block_size\": " << head.routing_block_size()
       << ", \"epoch\": " << head.epoch() << ", \"hashes\": [";

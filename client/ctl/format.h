@@ -23,9 +23,8 @@ class Table {
 };
 
 std::string Fixed(double value, int digits);
-std::string HumanBytes(std::uint64_t bytes);    // "1.50 GiB"
-std::string Hex64(std::uint64_t value);         // 16 digits
-std::string JsonString(std::string_view text);  // quoted and escaped
+std::string HumanBytes(std::uint64_t bytes);  // "1.50 GiB"
+std::string Hex64(std::uint64_t value);       // 16 digits
 
 }  // namespace warmpath::ctl
 

@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/json_quote.h"
 #include "core/base/strings.h"
 #include "simdjson.h"
 
@@ -17,22 +18,6 @@ std::optional<std::uint64_t> Number(const simdjson::dom::element& object, const 
   return value;
 }
 
-std::string Escaped(std::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      absl::StrAppend(&out, "\\u00", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
-
 }  // namespace
 
 struct CompletionReader::Json {
@@ -45,7 +30,7 @@ CompletionReader::~CompletionReader() = default;
 std::string CompletionBody(std::string_view model, std::span<const TokenId> prompt,
                            std::uint32_t output_tokens) {
   std::string body =
-      absl::StrCat("{\"model\":\"", Escaped(model), "\",\"max_tokens\":", output_tokens,
+      absl::StrCat("{\"model\":", JsonQuoted(model), ",\"max_tokens\":", output_tokens,
                    ",\"stream\":true,\"stream_options\":{\"include_usage\":true},"
                    "\"return_token_ids\":true,\"ignore_eos\":true,\"prompt\":[");
   body.reserve(body.size() + prompt.size() * 6 + 2);

@@ -148,7 +148,7 @@ class AppTest : public ::testing::Test {
 TEST_F(AppTest, AKeyFileThatCanNotBeReadIsNamed) {
   config_.engines[0].api_key_file = folder_ / "key";
   ASSERT_THAT(CompleteConfig(&config_), testing::IsOk());
-  EXPECT_THAT(App::Start(config_, SystemClock()),
+  EXPECT_THAT(AgentApp::Start(config_, SystemClock()),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("api_key_file: can not read")));
 }
 
@@ -159,7 +159,7 @@ TEST_F(AppTest, RunsSeveralEnginesAndSaysHowTheyAre) {
   config_.engines.push_back(second);
   ASSERT_THAT(CompleteConfig(&config_), testing::IsOk());
   publisher_.Keep(0, testing::StoredBatch(100, 1, {1, 2, 3, 4}, 4));
-  auto app = App::Start(config_, SystemClock());
+  auto app = AgentApp::Start(config_, SystemClock());
   ASSERT_THAT(app, testing::IsOk());
   const int port = (*app)->metrics_port();
 
@@ -199,20 +199,20 @@ TEST_F(AppTest, AFailedStartNamesTheKey) {
   {
     AgentConfig config = config_;
     config.ports_file = "/nonexistent/ports.json";
-    EXPECT_THAT(App::Start(config, SystemClock()),
+    EXPECT_THAT(AgentApp::Start(config, SystemClock()),
                 StatusIs(absl::StatusCode::kNotFound, HasSubstr("ports_file")));
   }
   {
     AgentConfig config = config_;
     config.routers[0].ca_file = "/nonexistent/ca.pem";
-    EXPECT_THAT(App::Start(config, SystemClock()),
+    EXPECT_THAT(AgentApp::Start(config, SystemClock()),
                 StatusIs(absl::StatusCode::kNotFound, HasSubstr("router-ca")));
   }
-  auto app = App::Start(config_, SystemClock());
+  auto app = AgentApp::Start(config_, SystemClock());
   ASSERT_THAT(app, testing::IsOk());
   AgentConfig config = config_;
   config.metrics_port = static_cast<std::uint32_t>((*app)->metrics_port());
-  EXPECT_THAT(App::Start(config, SystemClock()),
+  EXPECT_THAT(AgentApp::Start(config, SystemClock()),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("metrics_port")));
 }
 

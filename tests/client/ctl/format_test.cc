@@ -19,7 +19,6 @@ TEST(FormatTest, Values) {
   EXPECT_EQ(HumanBytes(512), "512 B");
   EXPECT_EQ(HumanBytes(3ull << 29), "1.50 GiB");
   EXPECT_EQ(Hex64(0xab), "00000000000000ab");
-  EXPECT_EQ(JsonString("a\"\n"), "\"a\\\"\\u000a\"");
 }
 
 }  // namespace

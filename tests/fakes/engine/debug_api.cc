@@ -8,6 +8,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/json_quote.h"
 #include "core/base/status.h"
 #include "tests/fakes/engine/json_text.h"
 #include "tests/fakes/engine/responses.h"
@@ -50,9 +51,9 @@ void AppendBlock(const BlockInfo& block, Rank rank, std::string* out) {
                   ",\"parent\":");
   AppendSeq(block.parent, out);
   out->append(",\"lora\":");
-  AppendJsonStringOrNull(block.domain->lora, out);
+  AppendJsonQuotedOrNull(block.domain->lora, out);
   out->append(",\"salt\":");
-  AppendJsonStringOrNull(block.domain->salt, out);
+  AppendJsonQuotedOrNull(block.domain->salt, out);
   out->append(",\"token_ids\":");
   AppendJsonArray(block.tokens, out);
   out->push_back('}');

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/base/clock.h"
+#include "core/base/json_quote.h"
 #include "core/base/status.h"
 #include "httplib.h"
 #include "tests/fakes/engine/blocking_server.h"
@@ -241,9 +242,9 @@ void HttpApi::Impl::Render(const Request& request, Response& response, RequestKi
   absl::StrAppend(&body,
                   ",\"features\":null,\"sampling_params\":{\"max_tokens\":", parsed->max_tokens,
                   "},\"model\":");
-  AppendJsonString(parsed->model, &body);
+  AppendJsonQuoted(parsed->model, &body);
   absl::StrAppend(&body, ",\"stream\":", parsed->stream ? "true" : "false", ",\"cache_salt\":");
-  AppendJsonStringOrNull(parsed->cache_salt, &body);
+  AppendJsonQuotedOrNull(parsed->cache_salt, &body);
   body.append(",\"priority\":0,\"kv_transfer_params\":null}");
   // Completions may hold several prompts and render to a list; chats render to one.
   response.set_content(kind == RequestKind::kCompletion ? absl::StrCat("[", body, "]") : body,
@@ -255,13 +256,13 @@ void HttpApi::Impl::ListModels(Response& response) {
   std::string body = "{\"object\":\"list\",\"data\":[";
   const auto append = [&](const std::string& id, const std::optional<std::string>& parent) {
     body.append("{\"id\":");
-    AppendJsonString(id, &body);
+    AppendJsonQuoted(id, &body);
     absl::StrAppend(
         &body, ",\"object\":\"model\",\"created\":", absl::ToUnixSeconds(engine_->start_time()),
         ",\"owned_by\":\"warmpath\",\"root\":");
-    AppendJsonString(id, &body);
+    AppendJsonQuoted(id, &body);
     body.append(",\"parent\":");
-    AppendJsonStringOrNull(parent, &body);
+    AppendJsonQuotedOrNull(parent, &body);
     absl::StrAppend(&body, ",\"max_model_len\":", engine_->rank(0).CapacityTokens(), "}");
   };
   append(models.base, std::nullopt);

@@ -2,6 +2,8 @@
 
 #include <charconv>
 
+#include "core/base/json_quote.h"
+
 namespace warmpath::engine {
 namespace {
 
@@ -20,29 +22,9 @@ void AppendArray(std::span<const T> values, std::string* out) {
 
 }  // namespace
 
-void AppendJsonString(std::string_view value, std::string* out) {
-  constexpr std::string_view kHex = "0123456789abcdef";
-  out->push_back('"');
-  for (const char c : value) {
-    if (c == '"' || c == '\\') {
-      out->push_back('\\');
-      out->push_back(c);
-    } else if (c == '\n') {
-      out->append("\\n");
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      out->append("\\u00");
-      out->push_back(kHex[static_cast<unsigned char>(c) >> 4]);
-      out->push_back(kHex[c & 15]);
-    } else {
-      out->push_back(c);
-    }
-  }
-  out->push_back('"');
-}
-
-void AppendJsonStringOrNull(const std::optional<std::string>& value, std::string* out) {
+void AppendJsonQuotedOrNull(const std::optional<std::string>& value, std::string* out) {
   if (value) {
-    AppendJsonString(*value, out);
+    AppendJsonQuoted(*value, out);
   } else {
     out->append("null");
   }

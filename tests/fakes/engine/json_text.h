@@ -12,10 +12,8 @@
 
 namespace warmpath::engine {
 
-// Appends `value` in quotes, escaped. REQUIRES: valid UTF-8.
-void AppendJsonString(std::string_view value, std::string* out);
-// The same, or null.
-void AppendJsonStringOrNull(const std::optional<std::string>& value, std::string* out);
+// AppendJsonQuoted, or null.
+void AppendJsonQuotedOrNull(const std::optional<std::string>& value, std::string* out);
 void AppendJsonArray(std::span<const TokenId> values, std::string* out);
 void AppendJsonArray(std::span<const std::uint64_t> values, std::string* out);
 

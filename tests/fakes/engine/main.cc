@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/flag_names.h"
+#include "core/base/json_quote.h"
 #include "core/base/log.h"
 #include "core/base/status.h"
 #include "core/base/strings.h"
@@ -110,7 +111,7 @@ absl::StatusOr<EngineOptions> OptionsFromFlags() {
 // One line of JSON, so that whoever started the engine learns its ports.
 void PrintReadyLine(const Engine& engine, int port) {
   std::string line = "{\"http\":";
-  AppendJsonString(absl::StrCat("http://", engine.options().host, ":", port), &line);
+  AppendJsonQuoted(absl::StrCat("http://", engine.options().host, ":", port), &line);
   absl::StrAppend(&line, ",\"pid\":", getpid());
   const auto append = [&](const char* name, auto&& endpoint_of) {
     absl::StrAppend(&line, ",\"", name, "\":[");
@@ -120,7 +121,7 @@ void PrintReadyLine(const Engine& engine, int port) {
       if (publisher == nullptr || endpoint_of(*publisher).empty()) continue;
       line.append(separator);
       separator = ",";
-      AppendJsonString(endpoint_of(*publisher), &line);
+      AppendJsonQuoted(endpoint_of(*publisher), &line);
     }
     line.push_back(']');
   };

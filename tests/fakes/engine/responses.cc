@@ -1,6 +1,7 @@
 #include "tests/fakes/engine/responses.h"
 
 #include "absl/strings/str_cat.h"
+#include "core/base/json_quote.h"
 #include "core/base/strings.h"
 #include "tests/fakes/engine/json_text.h"
 #include "tests/fakes/engine/tokenizer.h"
@@ -24,7 +25,7 @@ std::string ResponseWriter::Head(std::string_view object) const {
   std::string out =
       absl::StrCat("{\"id\":\"", chat() ? "chatcmpl-" : "cmpl-", absl::Hex(id_, absl::kZeroPad16),
                    "\",\"object\":\"", ToAbsl(object), "\",\"created\":", created_, ",\"model\":");
-  AppendJsonString(job_.request().model, &out);
+  AppendJsonQuoted(job_.request().model, &out);
   out.append(",\"choices\":[");
   return out;
 }
@@ -49,7 +50,7 @@ std::string ResponseWriter::Whole(std::uint32_t cached_tokens) const {
   std::string out = Head(chat() ? "chat.completion" : "text_completion");
   out.append(chat() ? "{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":"
                     : "{\"index\":0,\"text\":");
-  AppendJsonString(text, &out);
+  AppendJsonQuoted(text, &out);
   if (chat()) out.push_back('}');
   out.append(",\"logprobs\":null,\"finish_reason\":\"length\",\"stop_reason\":null");
   if (job_.request().return_token_ids) {
@@ -85,7 +86,7 @@ std::string ResponseWriter::StreamChunk(std::uint32_t from, std::uint32_t to) co
   std::string out(kEventStart);
   out.append(chunk_head_);
   out.append(chat() ? "{\"index\":0,\"delta\":{\"content\":" : "{\"index\":0,\"text\":");
-  AppendJsonString(text, &out);
+  AppendJsonQuoted(text, &out);
   if (chat()) out.push_back('}');
   out.append(to == job_.output().size() ? ",\"logprobs\":null,\"finish_reason\":\"length\""
                                         : ",\"logprobs\":null,\"finish_reason\":null");
@@ -115,7 +116,7 @@ std::string ResponseWriter::StreamEnd(std::uint32_t cached_tokens) const {
 
 std::string ErrorBody(const absl::Status& status, int http_status) {
   std::string out = "{\"error\":{\"message\":";
-  AppendJsonString(ToStd(status.message()), &out);
+  AppendJsonQuoted(ToStd(status.message()), &out);
   absl::StrAppend(&out, ",\"type\":\"", http_status < 500 ? "BadRequestError" : "InternalError",
                   "\",\"param\":null,\"code\":", http_status, "}}");
   return out;

@@ -52,7 +52,7 @@ TEST_F(HeartbeatSlotsTest, TheFirstSlotsAreHalfASecondApart) {
   EXPECT_EQ(slots_.UntilNext(3), absl::Milliseconds(300));
 }
 
-TEST_F(HeartbeatSlotsTest, AHundredAgentsShareFourSlots) {
+TEST_F(HeartbeatSlotsTest, Fault28_AHundredIdleAgentsWakeTheRouterFourTimesAnInterval) {
   EXPECT_THAT(Shares(Take(slots_, 100)),
               ElementsAre(std::pair(0, 25), std::pair(1, 25), std::pair(2, 25), std::pair(3, 25)));
 }

@@ -93,14 +93,20 @@ void Pool::UpdateRow(TargetId target) {
 void Pool::RefreshRows() {
   median_capacity_ = MedianCapacity(targets_);
   double sum = 0;
+  double least = std::numeric_limits<double>::infinity();
+  double most = 0;
   std::size_t count = 0;
   for (TargetId target = 0; target < targets_.size(); ++target) {
     UpdateRow(target);
     if (!targets_[target].in_use) continue;
-    sum += rows_[target].rate;
+    const double rate = rows_[target].rate;
+    sum += rate;
+    least = std::min(least, rate);
+    most = std::max(most, rate);
     ++count;
   }
   mean_rate_ = count == 0 ? 0 : sum / static_cast<double>(count);
+  unequal_ = most > kUnequal * least;
   rows_stale_ = false;
 }
 

@@ -136,6 +136,11 @@ class Pool {
     if (rows_stale_) RefreshRows();
     return mean_rate_;
   }
+  // Their rates differ by more than kUnequal, fastest against slowest.
+  bool unequal() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (rows_stale_) RefreshRows();
+    return unequal_;
+  }
   // Valid once the block size is fixed.
   LoadLedger& ledger() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return *ledger_; }
   Random& random() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return random_; }
@@ -175,6 +180,7 @@ class Pool {
   bool rows_stale_ ABSL_GUARDED_BY(mu_) = false;
   std::uint64_t median_capacity_ ABSL_GUARDED_BY(mu_) = 0;  // as of the last RefreshRows
   double mean_rate_ ABSL_GUARDED_BY(mu_) = 0;               // likewise
+  bool unequal_ ABSL_GUARDED_BY(mu_) = false;               // likewise
   std::vector<TargetId> free_targets_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<LoadLedger> ledger_ ABSL_GUARDED_BY(mu_);
   Random random_ ABSL_GUARDED_BY(mu_);

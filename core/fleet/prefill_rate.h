@@ -19,6 +19,9 @@ inline constexpr double kPeerTrust = 0.9;          // of other targets' rates, w
 // they. Samples contain some waiting for decodes, so engines of one kind differ by a few percent,
 // the busier ones looking slower; acted upon, that would break every tie the same way for minutes.
 inline constexpr double kAlike = 1.3;
+// Targets whose rates differ by more than this factor decode at different speeds too. Wider than
+// kAlike, so that one unlucky estimate among engines of one kind does not change every score.
+inline constexpr double kUnequal = 1.5;
 
 // Token equivalents of prefilling `prompt` tokens of which `cached` are there already.
 double PrefillWork(std::uint64_t prompt, std::uint64_t cached, double ctx_half);

@@ -81,6 +81,7 @@ CostInput CandidateTable::InputOf(std::size_t i, const CostShared& shared) const
                    .residence_s = shared.residence_s,
                    .rho = shared.rho,
                    .pool_rate = shared.pool_rate,
+                   .unequal = shared.unequal,
                    .rate = rate_[i],
                    .ctx_half = shared.ctx_half,
                    .wait_s = wait_s_[i],

@@ -63,6 +63,7 @@ struct PickInputs {
   absl::Duration max_wait;   // zero: off
   PoolAverages averages;
   double pool_rate = 0;  // Pool::mean_rate()
+  bool unequal = false;  // Pool::unequal()
 
   CostShared costs() const {
     return CostShared{.prompt_tokens = prompt_tokens,
@@ -70,6 +71,7 @@ struct PickInputs {
                       .residence_s = averages.residence_s,
                       .rho = averages.rho,
                       .pool_rate = pool_rate,
+                      .unequal = unequal,
                       .ctx_half = kDefaultCtxHalf};
   }
 };

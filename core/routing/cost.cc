@@ -1,10 +1,21 @@
 #include "core/routing/cost.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/fleet/prefill_rate.h"
 
 namespace warmpath {
+
+namespace {
+
+// s
+double Speed(double rate, double pool_rate) {
+  return std::min(std::max(rate / pool_rate, kLeastSpeed), kMostSpeed);
+}
+double StallWeight(double speed) { return speed * speed * speed * std::sqrt(speed); }
+
+}  // namespace
 
 double PoolPrice(double rho) { return rho >= kBusyRho ? kMaxPrice : rho / (1 - rho); }
 
@@ -16,12 +27,16 @@ CostTerms MarginalCost(const CostInput& input) {
   const double pool_rate = input.pool_rate > 0 ? input.pool_rate : input.rate;
   terms.pool_price_s = PoolPrice(input.rho) / pool_rate * work;
   const double running = input.inflight;
+  const bool unequal = input.unequal && input.pool_rate > 0;
+  const double speed = unequal ? Speed(input.rate, input.pool_rate) : 1;
   terms.decode_stall_s = (kBeta + kBeta / kCrowd * running) * running * terms.prefill_s;
+  if (unequal) terms.decode_stall_s *= StallWeight(speed);
   if (input.kv_capacity == 0) return terms;
   const auto held = static_cast<double>(input.kv_tokens);
   const auto capacity = static_cast<double>(input.kv_capacity);
   const double needed = static_cast<double>(input.prompt_tokens) + input.output_tokens;
   terms.kv_pressure_s = kZetaSeconds * (held / capacity) * (held / capacity);
+  if (unequal) terms.kv_pressure_s /= speed * speed;
   const double excess = held + needed - capacity;
   // Positive only if held or needed is.
   if (excess > 0) terms.kv_wait_s = input.residence_s * excess / std::max(held, needed);
@@ -35,10 +50,10 @@ double Work(double prompt, double cached, double ctx_half) {
   return (prompt - cached) * (1 + (cached + prompt) / 2 / ctx_half);
 }
 
-}  // namespace
-
-void MarginalCosts(const CostShared& shared, const CostColumns& columns, std::size_t first,
-                   std::size_t last, double* cost_s) {
+// Pools of alike targets, the usual ones, do not pay for s.
+template <bool kUnequal>
+void CostsOf(const CostShared& shared, const CostColumns& columns, std::size_t first,
+             std::size_t last, double* cost_s) {
   const auto prompt = static_cast<double>(shared.prompt_tokens);
   const double needed = prompt + shared.output_tokens;
   const double price = PoolPrice(shared.rho);
@@ -50,7 +65,7 @@ void MarginalCosts(const CostShared& shared, const CostColumns& columns, std::si
     const double prefill_s = work / columns.rate[i];
     const double pool_price_s = (pool_known ? pool_price : price / columns.rate[i]) * work;
     const double running = columns.inflight[i];
-    const double stall_s = (kBeta + kBeta / kCrowd * running) * running * prefill_s;
+    double stall_s = (kBeta + kBeta / kCrowd * running) * running * prefill_s;
     const double held = columns.kv_tokens[i];
     const double capacity = columns.kv_capacity[i];
     const double excess = held + needed - capacity;
@@ -58,9 +73,25 @@ void MarginalCosts(const CostShared& shared, const CostColumns& columns, std::si
     // Where anything is lacking the larger of the two is above half a token, since C is above 1.
     // Elsewhere the divisor only must not be 0.
     const double larger = std::max(std::max(held, needed), 0.5);
-    const double pressure_s = kZetaSeconds * (held / capacity) * (held / capacity);
+    double pressure_s = kZetaSeconds * (held / capacity) * (held / capacity);
+    if constexpr (kUnequal) {
+      const double speed = Speed(columns.rate[i], shared.pool_rate);
+      stall_s *= StallWeight(speed);
+      pressure_s /= speed * speed;
+    }
     cost_s[i] = columns.wait_s[i] + prefill_s + pool_price_s + stall_s + pressure_s +
                 shared.residence_s * lacking / larger;
+  }
+}
+
+}  // namespace
+
+void MarginalCosts(const CostShared& shared, const CostColumns& columns, std::size_t first,
+                   std::size_t last, double* cost_s) {
+  if (shared.unequal && shared.pool_rate > 0) {
+    CostsOf<true>(shared, columns, first, last, cost_s);
+  } else {
+    CostsOf<false>(shared, columns, first, last, cost_s);
   }
 }
 

@@ -6,10 +6,14 @@
 //
 //   a    = 3 if rho >= 0.75, else rho / (1 - rho)
 //
-//   cost = W + P + a * P' + beta * D * (1 + D / D0) * P + zeta * (X / C)^2 + K
+//   s    = rate / mean rate of the pool, within [0.4, 2]; 1 in pools that are not unequal
+//
+//   cost = W + P + a * P' + beta * D * (1 + D / D0) * P * s^3.5 + zeta * (X / C)^2 / s^2 + K
 //
 // P: prefill here, attention included; t0 = 0. K: wait for KV space. a: price of a second taken
 // from others; P' is P at the rate of the mean target, as a slow one's second does less for others.
+// s: a slow target decodes slowly too, whoever is put there. What decodes on a fast one has most to
+// lose from a stall; and contexts lie longer in a slow one's cache.
 #ifndef WARMPATH_CORE_ROUTING_COST_H_
 #define WARMPATH_CORE_ROUTING_COST_H_
 
@@ -25,6 +29,8 @@ inline constexpr double kCrowd = 100;
 inline constexpr double kZetaSeconds = 1.4;  // price of a full KV cache
 inline constexpr double kBusyRho = 0.75;     // from here on a is kMaxPrice
 inline constexpr double kMaxPrice = 3.0;
+inline constexpr double kLeastSpeed = 0.4;  // bounds of s, so that one target's speed, right or
+inline constexpr double kMostSpeed = 2.0;   // wrong, never outweighs all else
 
 struct CostInput {
   std::uint64_t prompt_tokens = 0;  // L
@@ -33,6 +39,7 @@ struct CostInput {
   double residence_s = 0;           // R
   double rho = 0;
   double pool_rate = 0;           // of the mean target, tokens/s; 0: as this one
+  bool unequal = false;           // Pool::unequal(): s counts
   double rate = 0;                // tokens/s
   double ctx_half = 0;            // tokens
   double wait_s = 0;              // W
@@ -45,8 +52,8 @@ struct CostTerms {
   double wait_s = 0;
   double prefill_s = 0;       // P
   double pool_price_s = 0;    // a * P'
-  double decode_stall_s = 0;  // beta * D * (1 + D / D0) * P
-  double kv_pressure_s = 0;   // zeta * (X / C)^2
+  double decode_stall_s = 0;  // beta * D * (1 + D / D0) * P * s^3.5
+  double kv_pressure_s = 0;   // zeta * (X / C)^2 / s^2
   double kv_wait_s = 0;       // K
 
   double Sum() const {
@@ -65,6 +72,7 @@ struct CostShared {
   double residence_s = 0;           // R
   double rho = 0;
   double pool_rate = 0;  // as in CostInput
+  bool unequal = false;  // likewise
   double ctx_half = 0;   // tokens
 };
 

@@ -29,8 +29,8 @@ struct CandidateTerms {
   double wait_s = 0;                  // W
   double prefill_s = 0;               // P
   double pool_price_s = 0;            // a * P'
-  double decode_stall_s = 0;          // beta * D * (1 + D / D0) * P
-  double kv_pressure_s = 0;           // zeta * (X / C)^2
+  double decode_stall_s = 0;          // beta * D * (1 + D / D0) * P * s^3.5
+  double kv_pressure_s = 0;           // zeta * (X / C)^2 / s^2
   double kv_wait_s = 0;               // K
   double cost_s = 0;                  // the policy's score; the sum for marginal_cost
   std::uint32_t inflight = 0;

@@ -306,6 +306,7 @@ absl::StatusOr<Decision> Picker::Pick(Pool& pool, const Query& query, absl::Dura
     PickState& state = pool.pick_state();
     inputs.averages = ledger.Averages();
     inputs.pool_rate = pool.mean_rate();
+    inputs.unequal = pool.unequal();
     inputs.output_tokens =
         inputs.averages.cold() && query.expected_output_tokens > 0
             ? static_cast<double>(std::min(query.expected_output_tokens, kMostTokens))

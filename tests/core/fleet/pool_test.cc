@@ -93,6 +93,22 @@ TEST_F(PoolTest, WhatATargetDoesNotTellComesFromItsPeers) {
   EXPECT_EQ(Row(silent).rate, 5000 * kPeerTrust);
 }
 
+TEST_F(PoolTest, IsUnequalFromAFactorOfOneAndAHalfOn) {
+  absl::MutexLock lock(&pool_->mu());
+  EXPECT_FALSE(pool_->unequal());
+  TargetState state;
+  state.spec.prefill_tokens_per_s = 10'000;
+  pool_->AddTarget(state);
+  EXPECT_FALSE(pool_->unequal());
+  state.spec.prefill_tokens_per_s = 15'000;
+  const TargetId faster = pool_->AddTarget(state);
+  EXPECT_FALSE(pool_->unequal());
+  pool_->Edit(faster, [](TargetState& edited) { edited.spec.prefill_tokens_per_s = 15'100; });
+  EXPECT_TRUE(pool_->unequal());
+  pool_->RemoveTarget(faster, absl::UnixEpoch());
+  EXPECT_FALSE(pool_->unequal());
+}
+
 // Whatever happens to targets, the packed rows say what the full states say.
 TEST_F(PoolTest, AnotherHintIsInTheMeanRateAtOnce) {
   absl::MutexLock lock(&pool_->mu());

@@ -96,6 +96,7 @@ class CandidatesTest : public testing::PoolFixture {
          .residence_s = averages.residence_s,
          .rho = averages.rho,
          .pool_rate = pool_->mean_rate(),
+         .unequal = pool_->unequal(),
          .rate = RateInUse(state.rate, state.spec.prefill_tokens_per_s, pool_->peer_rates()),
          .ctx_half = kDefaultCtxHalf,
          .wait_s = load.wait_s,

@@ -48,6 +48,30 @@ TEST(CostTest, ASlowTargetsSecondCostsOthersLess) {
   EXPECT_NEAR(terms.pool_price_s, 0.4375 / 2, 1e-12);
 }
 
+TEST(CostTest, AmongUnequalTargetsAStallWeighsMoreWhereDecodingIsFast) {
+  CostInput input = Example();
+  input.unequal = true;
+  EXPECT_NEAR(MarginalCost(input).decode_stall_s, 0.09625, 1e-12);  // nobody to compare with
+  input.pool_rate = 32'000;                                         // s = 1/2
+  CostTerms terms = MarginalCost(input);
+  EXPECT_NEAR(terms.decode_stall_s, 0.09625 / 8 * 0.70710678118654752, 1e-12);  // s^3.5
+  EXPECT_NEAR(terms.kv_pressure_s, 0.056 * 4, 1e-12);                           // s^-2
+  EXPECT_NEAR(terms.prefill_s, 0.4375, 1e-12);
+  EXPECT_NEAR(terms.pool_price_s, 0.4375 / 2, 1e-12);
+  input.pool_rate = 10'000;  // s = 1.6
+  terms = MarginalCost(input);
+  EXPECT_NEAR(terms.decode_stall_s, 0.09625 * 4.096 * 1.2649110640673518, 1e-12);
+  EXPECT_NEAR(terms.kv_pressure_s, 0.056 / 2.56, 1e-12);
+  // Both ends are bounded: s = 0.4 and 2.
+  input.pool_rate = 1e9;
+  EXPECT_NEAR(MarginalCost(input).kv_pressure_s, 0.056 * 6.25, 1e-12);
+  input.pool_rate = 1;
+  EXPECT_NEAR(MarginalCost(input).kv_pressure_s, 0.056 / 4, 1e-12);
+  input.unequal = false;
+  EXPECT_EQ(MarginalCost(input).decode_stall_s, MarginalCost(Example()).decode_stall_s);
+  EXPECT_EQ(MarginalCost(input).kv_pressure_s, MarginalCost(Example()).kv_pressure_s);
+}
+
 TEST(CostTest, WaitForSpaceInAFullCache) {
   CostInput input = Example();
   input.kv_tokens = 348'000;
@@ -127,6 +151,7 @@ TEST(CostTest, ColumnsAgreeBitForBit) {
                             .residence_s = random.Unit() * 60,
                             .rho = random.Unit(),
                             .pool_rate = static_cast<double>(random.Below(2) * 12'345),
+                            .unequal = random.Below(2) == 1,
                             .ctx_half = 30'000};
     constexpr std::size_t kCount = 33;
     std::vector<CostInput> inputs(kCount);
@@ -140,6 +165,7 @@ TEST(CostTest, ColumnsAgreeBitForBit) {
                .residence_s = shared.residence_s,
                .rho = shared.rho,
                .pool_rate = shared.pool_rate,
+               .unequal = shared.unequal,
                .rate = 100 + random.Unit() * 50'000,
                .ctx_half = shared.ctx_half,
                .wait_s = random.Unit() * 10,

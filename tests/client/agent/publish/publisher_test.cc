@@ -192,6 +192,7 @@ TEST_F(PublisherTest, RegistersAndStreams) {
   router_.AddScript(&Serve);
   Driven driven(router_);
   EXPECT_EQ(router_.streams(), 0) << "nothing before there is a registration";
+  EXPECT_EQ(driven.publisher().TickDue(), absl::InfiniteFuture());
   driven.Announce();
   driven.Change({}, Range(1, 9000));
   ASSERT_TRUE(AwaitEqual(driven));
@@ -202,6 +203,12 @@ TEST_F(PublisherTest, RegistersAndStreams) {
   EXPECT_EQ(driven.events()[0].routing_block, 16U);
   const PublisherView view = driven.publisher().View();
   EXPECT_TRUE(view.registered);
+  absl::Time due = absl::InfiniteFuture();
+  // While a message is being written its end goes on.
+  while ((due = driven.publisher().TickDue()) == absl::InfiniteFuture()) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  EXPECT_LT(due - SystemClock().Now(), absl::Seconds(1)) << "the router wants one each 200 ms";
   EXPECT_EQ(router_.streams(), 1);
   EXPECT_EQ(view.counts.snapshots, 1U);
 }

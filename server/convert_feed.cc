@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
@@ -173,10 +174,13 @@ absl::StatusOr<Registration> RegistrationFromProto(const v1::Register& m) {
   r.engine_version = m.engine_version();
   r.agent_version = m.agent_version();
   for (const v1::RankInfo& rank : m.ranks()) {
-    if (!(rank.prefill_tokens_per_s() >= 0 && rank.prefill_tokens_per_s() < 1e12)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("register.ranks[", rank.rank(),
-                       "].prefill_tokens_per_s: send tokens per second, or 0 for unknown"));
+    const std::pair<const char*, double> rates[] = {
+        {"prefill_tokens_per_s", rank.prefill_tokens_per_s()},
+        {"host_copy_tokens_per_s", rank.host_copy_tokens_per_s()}};
+    for (const auto& [field, rate] : rates) {
+      if (rate >= 0 && rate < 1e12) continue;
+      return absl::InvalidArgumentError(absl::StrCat("register.ranks[", rank.rank(), "].", field,
+                                                     ": send tokens per second, or 0 for unknown"));
     }
     r.ranks.push_back({.rank = rank.rank(),
                        .address = rank.address(),
@@ -185,7 +189,8 @@ absl::StatusOr<Registration> RegistrationFromProto(const v1::Register& m) {
                        .kv_capacity_tokens = rank.kv_capacity_tokens(),
                        .has_events = rank.has_events(),
                        .prefill_tokens_per_s = rank.prefill_tokens_per_s(),
-                       .shares_address = rank.shares_address()});
+                       .shares_address = rank.shares_address(),
+                       .host_copy_tokens_per_s = rank.host_copy_tokens_per_s()});
   }
   r.labels.assign(m.labels().begin(), m.labels().end());
   std::sort(r.labels.begin(), r.labels.end());

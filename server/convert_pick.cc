@@ -59,6 +59,8 @@ void TermsToProto(const CandidateTerms& terms, v1::CandidateTerms* m) {
   m->set_freshness(FreshnessToProto(terms.freshness));
   m->set_freshness_cause(CauseToProto(terms.causes));
   m->set_excluded(terms.excluded);
+  m->set_copy_ms(terms.copy_s * 1000);
+  m->set_copied_tokens(Clamp32(terms.copied_tokens));
 }
 
 }  // namespace

@@ -37,6 +37,7 @@ struct EngineConfig {
   std::uint32_t reserved_blocks = 1;
   std::uint32_t routing_block = 0;
   double prefill_tokens_per_s = 0;
+  double host_copy_tokens_per_s = 0;
   bool reports_reuse = false;
   std::map<std::int64_t, std::string> lora_id_map;
   std::map<std::string, std::string> labels;

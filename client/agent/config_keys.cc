@@ -129,14 +129,15 @@ absl::Status SetReportsReuse(Items items, AgentConfig*, EngineConfig* engine) {
   return absl::OkStatus();
 }
 
-absl::Status SetPrefillRate(Items items, AgentConfig*, EngineConfig* engine) {
+template <double EngineConfig::*kRate>
+absl::Status SetRate(Items items, AgentConfig*, EngineConfig* engine) {
   double rate = 0;
   // The bounds of what a router takes.
   if (!absl::SimpleAtod(items[0], &rate) || !(rate == 0 || (rate >= 1 && rate <= 1e9))) {
     return absl::InvalidArgumentError(
         absl::StrCat("\"", items[0], "\" is not a rate from 1 to 1e9, or 0 for none"));
   }
-  engine->prefill_tokens_per_s = rate;
+  engine->*kRate = rate;
   return absl::OkStatus();
 }
 
@@ -221,7 +222,12 @@ constexpr ConfigKey kKeys[] = {
      false, &SetNumber<&EngineConfig::routing_block, 0, 65536>},
     {kE, "prefill_tokens_per_s", "rate", "0",
      "Hint for the router's cost model, used until it has learnt better. 0: none.", false,
-     &SetPrefillRate},
+     &SetRate<&EngineConfig::prefill_tokens_per_s>},
+    {kE, "host_copy_tokens_per_s", "rate", "0",
+     "How fast the engine copies KV from host memory into the GPU, in tokens: a hint for the "
+     "router's cost model, used until it has learnt better. Of meaning where the engine offloads "
+     "KV and says so in its events. 0: none.",
+     false, &SetRate<&EngineConfig::host_copy_tokens_per_s>},
     {kE, "reports_reuse", "true or false", "false",
      "The engine re-reports blocks that it reuses (kv_cache_report_mode=full): a store of a held "
      "block is then no new copy.",

@@ -68,6 +68,7 @@ v1::Register MakeRegister(const EngineConfig& config, const EngineFacts& facts,
     info->set_kv_capacity_tokens(facts.ranks[rank].capacity_tokens());
     info->set_has_events(config.has_events());
     info->set_prefill_tokens_per_s(config.prefill_tokens_per_s);
+    info->set_host_copy_tokens_per_s(config.host_copy_tokens_per_s);
     info->set_shares_address(config.advertise.size() == 1 && config.ranks > 1);
   }
   return message;

@@ -83,8 +83,8 @@ void PrintWorkers(const v1::ListWorkersResponse& response, std::ostream& out) {
 }
 
 void PrintCandidates(const v1::PickResponse& response, std::ostream& out) {
-  Table table({"TARGET", "ADDRESS", "CACHED", "UNCACHED", "WAIT ms", "PREFILL ms", "POOL ms",
-               "STALL ms", "KV ms", "KVWAIT ms", "COST ms", "KNOWLEDGE", "EXCLUDED"});
+  Table table({"TARGET", "ADDRESS", "CACHED", "UNCACHED", "WAIT ms", "COPY ms", "PREFILL ms",
+               "POOL ms", "STALL ms", "KV ms", "KVWAIT ms", "COST ms", "KNOWLEDGE", "EXCLUDED"});
   for (const auto& c : response.explanation().candidates()) {
     std::vector<std::string> causes;
     if (c.freshness_cause() != v1::FRESHNESS_CAUSE_UNSPECIFIED) {
@@ -92,9 +92,9 @@ void PrintCandidates(const v1::PickResponse& response, std::ostream& out) {
     }
     table.AddRow({absl::StrCat(c.target().worker_id(), "/", c.target().rank()), c.address(),
                   absl::StrCat(c.cached_tokens()), absl::StrCat(c.uncached_tokens()),
-                  Fixed(c.wait_ms(), 1), Fixed(c.prefill_ms(), 1), Fixed(c.pool_price_ms(), 1),
-                  Fixed(c.decode_stall_ms(), 1), Fixed(c.kv_pressure_ms(), 1),
-                  Fixed(c.kv_wait_ms(), 1), Fixed(c.cost_ms(), 1),
+                  Fixed(c.wait_ms(), 1), Fixed(c.copy_ms(), 1), Fixed(c.prefill_ms(), 1),
+                  Fixed(c.pool_price_ms(), 1), Fixed(c.decode_stall_ms(), 1),
+                  Fixed(c.kv_pressure_ms(), 1), Fixed(c.kv_wait_ms(), 1), Fixed(c.cost_ms(), 1),
                   FreshnessCell(c.freshness(), causes), c.excluded().empty() ? "-" : c.excluded()});
   }
   out << table.Render();

@@ -41,6 +41,9 @@ struct PoolConfig {
   // False: prompts in flight count as load, but not as knowledge of what a target will hold. For
   // simulations of what that knowledge is worth.
   bool overlay = true;
+  // False: only what lies in the GPUs counts as held. For simulations of what slower tiers are
+  // worth.
+  bool slow_tiers = true;
   PrefixAwareConfig prefix_aware;
   std::vector<std::string> aliases;
 };

@@ -123,6 +123,7 @@ class Ledger final : public LoadLedger {
     Detach(place, /*linger=*/false, now);
     table_[place].reservation.target = to;
     table_[place].reservation.cached_tokens = 0;
+    table_[place].reservation.copied_tokens = 0;
     Attach(place, now);
   }
 

@@ -47,10 +47,13 @@ constexpr std::uint32_t PoolNumberOf(ReservationId id) {
 struct Reservation {
   ReservationId id = 0;
   TargetId target = kNoTarget;
-  std::uint64_t prompt_tokens = 0;    // L
-  std::uint64_t cached_tokens = 0;    // h at the pick; nothing is known of where it was moved to
-  double prefill_s = 0;               // P at the pick
-  double prefill_work = 0;            // token equivalents, core/fleet/prefill_rate.h
+  std::uint64_t prompt_tokens = 0;  // L
+  std::uint64_t cached_tokens = 0;  // h at the pick; nothing is known of where it was moved to
+  double prefill_s = 0;             // P at the pick
+  // Token equivalents, core/fleet/prefill_rate.h; minus infinity when its time teaches no rate.
+  double prefill_work = 0;
+  std::uint64_t copied_tokens = 0;    // of cached_tokens: in slower tiers than the GPU's
+  double copy_s = 0;                  // T at the pick
   double wait_s = 0;                  // W at the pick
   std::uint64_t expected_output = 0;  // tokens
   std::uint32_t chain_blocks = 0;     // of its chain, as far as that counts as in flight

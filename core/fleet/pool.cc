@@ -139,6 +139,7 @@ void Pool::ObservePrefill(TargetId target, double work, double seconds) {
 void Pool::ForgetOutcomes(TargetId target) {
   TargetState& state = targets_[target];
   state.rate.Reset();
+  state.copy_rate.Reset();
   state.drifting = false;
   state.shortfalls.clear();
   state.shortfall_next = 0;

@@ -43,6 +43,7 @@ struct TargetState {
   CauseSet causes;        // as the agent and the feed say; see AllCauses()
   Slot slot = kNoSlot;    // serving slot; kNoSlot: nothing credited from events
   LearnedRate rate;
+  LearnedRate copy_rate;  // from host memory: CopyRateInUse
   RankSpec spec;
 
   std::string worker_id;
@@ -122,8 +123,8 @@ class Pool {
   const std::vector<TargetState>& targets() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return targets_;
   }
-  // The way to change a target (but for its rate: ObservePrefill, ForgetOutcomes): `edit` does, and
-  // the target's row follows.
+  // The way to change a target (but for its rates: ObservePrefill, ObserveCopy, ForgetOutcomes):
+  // `edit` does, and the target's row follows.
   void Edit(TargetId target, absl::FunctionRef<void(TargetState&)> edit)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // By TargetId. Always equal to PickRowsOf(targets(), peer_rates()).
@@ -149,6 +150,11 @@ class Pool {
   // A prefill of a target in use, as LearnedRate::Observe.
   void ObservePrefill(TargetId target, double work, double seconds)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // So many tokens of KV came from the host tier in so many seconds.
+  void ObserveCopy(TargetId target, double tokens, double seconds)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    targets_[target].copy_rate.Observe(tokens, seconds);
+  }
   // What outcomes taught is about one engine process: for a new epoch.
   void ForgetOutcomes(TargetId target) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // What targets in use that have learned their rates tell of all. As of half a fleet's worth of

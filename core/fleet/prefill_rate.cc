@@ -38,4 +38,9 @@ double RateInUse(const LearnedRate& rate, double hint, const PeerRates& peers) {
   return kFallbackRate;
 }
 
+double CopyRateInUse(const LearnedRate& copy, double hint, double prefill_rate) {
+  if (copy.tokens_per_s() > 0) return copy.tokens_per_s();
+  return hint > 0 ? hint * kHintTrust : prefill_rate * kCopyGuess;
+}
+
 }  // namespace warmpath

@@ -23,6 +23,12 @@ inline constexpr double kAlike = 1.3;
 // kAlike, so that one unlucky estimate among engines of one kind does not change every score.
 inline constexpr double kUnequal = 1.5;
 
+// Copying KV from host memory is taken to be so many times faster than computing it, where nothing
+// else is known: errs slow. A link moves the KV of a token of today's models five to ten times as
+// fast as their engines compute it; and that ratio depends little on the model, since both grow
+// with it.
+inline constexpr double kCopyGuess = 4;
+
 // Token equivalents of prefilling `prompt` tokens of which `cached` are there already.
 double PrefillWork(std::uint64_t prompt, std::uint64_t cached, double ctx_half);
 
@@ -70,6 +76,10 @@ struct PeerRates {
 // itself. None learned: hint * share, else hint * 0.8, else the peers' median * 0.9, else 8,000
 // tokens/s. `hint` is 0 when unknown. A learned rate without peers is in use as it is.
 double RateInUse(const LearnedRate& rate, double hint, const PeerRates& peers);
+
+// The rate at which a target copies from its host tier, tokens/s: as learned from requests most of
+// whose prompt was copied, else hint * 0.8, else 4 times `prefill_rate`, its RateInUse.
+double CopyRateInUse(const LearnedRate& copy, double hint, double prefill_rate);
 
 }  // namespace warmpath
 

@@ -91,6 +91,12 @@ absl::Status CheckRank(std::size_t i, const RankSpec& spec) {
         absl::StrCat(field, ".prefill_tokens_per_s: ", spec.prefill_tokens_per_s, "; must be ",
                      kMinPrefillRate, "..", kMaxPrefillRate, ", or 0 for unknown"));
   }
+  if (spec.host_copy_tokens_per_s != 0 && !(spec.host_copy_tokens_per_s >= kMinPrefillRate &&
+                                            spec.host_copy_tokens_per_s <= kMaxPrefillRate)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ".host_copy_tokens_per_s: ", spec.host_copy_tokens_per_s, "; must be ",
+                     kMinPrefillRate, "..", kMaxPrefillRate, ", or 0 for unknown"));
+  }
   return absl::OkStatus();
 }
 

@@ -71,8 +71,9 @@ struct RankSpec {
   std::uint32_t engine_block_size = 0;   // tokens
   std::uint64_t kv_capacity_tokens = 0;  // C; 0 unknown
   bool has_events = false;
-  double prefill_tokens_per_s = 0;  // hint; 0 unknown
-  bool shares_address = false;      // ranks share a port: X-data-parallel-rank is needed
+  double prefill_tokens_per_s = 0;    // hint; 0 unknown
+  bool shares_address = false;        // ranks share a port: X-data-parallel-rank is needed
+  double host_copy_tokens_per_s = 0;  // KV from host memory, hint; 0 unknown
 };
 
 struct Registration {

@@ -33,7 +33,7 @@ inline constexpr Slot kNoSlot = ~Slot{0};
 // How far one slot holds a chain, in routing blocks.
 struct SlotMatch {
   Slot slot = kNoSlot;
-  // Leading run in the GPU tier: what scoring counts as h (SEMANTICS "Tiers").
+  // Leading run in the GPU tier.
   std::uint32_t gpu_depth = 0;
   // Largest d such that every block below d is held in some tier. usable >= gpu_depth.
   std::uint32_t usable_depth = 0;
@@ -133,12 +133,13 @@ class Index {
                             std::span<const ChainHash> stored) = 0;
 
   // Depth of every open slot along the chain. From result->exact_to on it may over-credit a slot
-  // that lost the middle of a chain and kept its tail: verify the winner with VerifiedGpuDepth
-  // before it is reserved.
+  // that lost the middle of a chain and kept its tail: verify the winner before it is
+  // reserved.
   virtual void Match(std::span<const ChainHash> chain, MatchResult* result) const = 0;
 
-  // The gpu_depth part of Match, by segments; the same bounds on its truth.
-  virtual void MatchGpu(std::span<const ChainHash> chain, MatchSegments* result) const = 0;
+  // The gpu_depth part of Match, by segments; the same bounds on its truth. True when it met no
+  // block in another tier: then that is all that Match would tell.
+  virtual bool MatchGpu(std::span<const ChainHash> chain, MatchSegments* result) const = 0;
 
   // As Match, but looks at every block: never over-credits.
   virtual void MatchExact(std::span<const ChainHash> chain, MatchResult* result) const = 0;
@@ -147,6 +148,11 @@ class Index {
   // tier, looking at no block at or past `limit`. Returns a position in [from, limit].
   virtual std::size_t VerifiedGpuDepth(Slot slot, std::span<const ChainHash> chain,
                                        std::size_t from, std::size_t limit) const = 0;
+
+  // Exact, over all tiers: what the slot holds of chain[from], chain[from + 1], ... Depths are
+  // positions in the chain, `from` at least; by_tier counts the blocks in [from, usable_depth).
+  virtual SlotMatch VerifiedMatch(Slot slot, std::span<const ChainHash> chain,
+                                  std::size_t from) const = 0;
 
   virtual bool Holds(Slot slot, Tier tier, ChainHash hash) const = 0;
 

@@ -288,4 +288,32 @@ std::size_t Matcher::VerifiedGpuDepth(Slot slot, std::size_t from, std::size_t l
   return limit;
 }
 
+SlotMatch Matcher::VerifiedMatch(Slot slot, std::size_t from) const {
+  SlotMatch match = {.slot = slot,
+                     .gpu_depth = static_cast<std::uint32_t>(from),
+                     .usable_depth = static_cast<std::uint32_t>(from)};
+  if (from >= chain_.size() || !slots_.IsOpen(slot)) return match;
+  Walk walk(table_, chain_, from, chain_.size());
+  SetId known = kEmptySet;  // a set whose fastest tier of this slot is `fastest`
+  std::size_t fastest = 0;
+  bool gpu_run = true;
+  for (std::size_t i = from; i < chain_.size(); ++i) {
+    const SetId id = walk.Next();
+    if (id == kEmptySet) break;
+    if (id != known) {
+      const SetNode& node = sets_.Node(id);
+      fastest = 0;
+      while (fastest < kTierCount && !node.Contains(MakeMember(slot, kAllTiers[fastest])))
+        ++fastest;
+      if (fastest == kTierCount) break;
+      known = id;
+    }
+    ++match.usable_depth;
+    ++match.by_tier[fastest];
+    gpu_run = gpu_run && fastest == 0;
+    if (gpu_run) ++match.gpu_depth;
+  }
+  return match;
+}
+
 }  // namespace warmpath::index_internal

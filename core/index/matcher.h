@@ -42,6 +42,7 @@ class Matcher {
   void AllTiers(std::size_t exact, MatchResult* result);
 
   std::size_t VerifiedGpuDepth(Slot slot, std::size_t from, std::size_t limit) const;
+  SlotMatch VerifiedMatch(Slot slot, std::size_t from) const;
 
  private:
   // Reads positions [from, end) one after another. Inside it works in batches: while one is looked

@@ -216,9 +216,9 @@ void PrefixIndex::CollectNow() {
   sweeper_.CollectNow();
 }
 
-void PrefixIndex::MatchGpu(std::span<const ChainHash> chain, MatchSegments* result) const {
+bool PrefixIndex::MatchGpu(std::span<const ChainHash> chain, MatchSegments* result) const {
   EpochDomain::Pin pin(&epochs_);
-  Matcher(table_, sets_, slots_, chain).Gpu(exact_blocks_, result);
+  return Matcher(table_, sets_, slots_, chain).Gpu(exact_blocks_, result);
 }
 
 void PrefixIndex::Match(std::span<const ChainHash> chain, MatchResult* result) const {
@@ -252,6 +252,12 @@ std::size_t PrefixIndex::VerifiedGpuDepth(Slot slot, std::span<const ChainHash> 
   if (from >= limit) return from;  // the match was exact that far
   EpochDomain::Pin pin(&epochs_);
   return Matcher(table_, sets_, slots_, chain).VerifiedGpuDepth(slot, from, limit);
+}
+
+SlotMatch PrefixIndex::VerifiedMatch(Slot slot, std::span<const ChainHash> chain,
+                                     std::size_t from) const {
+  EpochDomain::Pin pin(&epochs_);
+  return Matcher(table_, sets_, slots_, chain).VerifiedMatch(slot, from);
 }
 
 bool PrefixIndex::Holds(Slot slot, Tier tier, ChainHash hash) const {

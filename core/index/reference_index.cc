@@ -80,12 +80,14 @@ void ReferenceIndex::Match(std::span<const ChainHash> chain, MatchResult* result
   }
 }
 
-void ReferenceIndex::MatchGpu(std::span<const ChainHash> chain, MatchSegments* result) const {
+bool ReferenceIndex::MatchGpu(std::span<const ChainHash> chain, MatchSegments* result) const {
   MatchResult match;
   Match(chain, &match);
   std::map<std::uint32_t, std::vector<Slot>> by_depth;
   Slot highest = 0;
+  bool gpu_only = true;
   for (const SlotMatch& slot : match.slots) {
+    if (slot.usable_depth > slot.gpu_depth) gpu_only = false;
     if (slot.gpu_depth == 0) continue;
     by_depth[slot.gpu_depth].push_back(slot.slot);
     highest = std::max(highest, slot.slot);
@@ -102,6 +104,7 @@ void ReferenceIndex::MatchGpu(std::span<const ChainHash> chain, MatchSegments* r
                                                                        << (slot % 64);
     }
   }
+  return gpu_only;
 }
 
 std::size_t ReferenceIndex::VerifiedGpuDepth(Slot slot, std::span<const ChainHash> chain,
@@ -109,6 +112,24 @@ std::size_t ReferenceIndex::VerifiedGpuDepth(Slot slot, std::span<const ChainHas
   std::size_t depth = from;
   while (depth < limit && depth < chain.size() && Holds(slot, Tier::kGpu, chain[depth])) ++depth;
   return depth;
+}
+
+SlotMatch ReferenceIndex::VerifiedMatch(Slot slot, std::span<const ChainHash> chain,
+                                        std::size_t from) const {
+  SlotMatch match{.slot = slot,
+                  .gpu_depth = static_cast<std::uint32_t>(from),
+                  .usable_depth = static_cast<std::uint32_t>(from)};
+  bool gpu_run = true;
+  for (std::size_t i = from; i < chain.size(); ++i) {
+    std::size_t fastest = 0;
+    while (fastest < kTierCount && !Holds(slot, kAllTiers[fastest], chain[i])) ++fastest;
+    if (fastest == kTierCount) break;
+    ++match.usable_depth;
+    ++match.by_tier[fastest];
+    gpu_run = gpu_run && fastest == 0;
+    if (gpu_run) ++match.gpu_depth;
+  }
+  return match;
 }
 
 bool ReferenceIndex::Holds(Slot slot, Tier tier, ChainHash hash) const {

@@ -37,12 +37,14 @@ class ReferenceIndex final : public Index {
   ApplyResult Apply(Slot slot, Tier tier, std::span<const ChainHash> removed,
                     std::span<const ChainHash> stored) override;
   void Match(std::span<const ChainHash> chain, MatchResult* result) const override;
-  void MatchGpu(std::span<const ChainHash> chain, MatchSegments* result) const override;
+  bool MatchGpu(std::span<const ChainHash> chain, MatchSegments* result) const override;
   void MatchExact(std::span<const ChainHash> chain, MatchResult* result) const override {
     Match(chain, result);
   }
   std::size_t VerifiedGpuDepth(Slot slot, std::span<const ChainHash> chain, std::size_t from,
                                std::size_t limit) const override;
+  SlotMatch VerifiedMatch(Slot slot, std::span<const ChainHash> chain,
+                          std::size_t from) const override;
   bool Holds(Slot slot, Tier tier, ChainHash hash) const override;
   HoldingsDigest Digest(Slot slot, Tier tier) const override;
   void ForEach(Slot slot, Tier tier, absl::FunctionRef<void(ChainHash)> visit) const override;

@@ -17,11 +17,15 @@ void CandidateTable::ForEachColumn(Visit visit) {
   visit(inflight_);
   visit(kv_tokens_);
   visit(kv_capacity_);
+  visit(copied_tokens_);
+  visit(copy_s_);
+  visit(start_s_);
   visit(score_);
 }
 
 CandidateTable* CandidateTable::Reserve(std::size_t most) {
   size_ = 0;
+  has_copies_ = false;
   if (target_.size() < most) {
     ForEachColumn([most](auto& column) { column.resize(most); });
   }
@@ -58,6 +62,13 @@ std::size_t CandidateTable::DropNotFinite() {
   return dropped;
 }
 
+void CandidateTable::StartCopies() {
+  has_copies_ = true;
+  std::fill_n(copied_tokens_.begin(), size_, 0);
+  std::fill_n(copy_s_.begin(), size_, 0);
+  std::copy_n(wait_s_.begin(), size_, start_s_.begin());
+}
+
 std::uint32_t CandidateTable::MostBlocks() const {
   std::uint32_t most = 0;
   for (std::size_t i = 0; i < size_; ++i) most = std::max(most, blocks_[i]);
@@ -67,7 +78,7 @@ std::uint32_t CandidateTable::MostBlocks() const {
 CostColumns CandidateTable::costs() const {
   return CostColumns{.cached_tokens = cached_tokens_.data(),
                      .rate = rate_.data(),
-                     .wait_s = wait_s_.data(),
+                     .start_s = has_copies_ ? start_s_.data() : wait_s_.data(),
                      .inflight = inflight_.data(),
                      .kv_tokens = kv_tokens_.data(),
                      .kv_capacity = kv_capacity_.data()};
@@ -85,6 +96,7 @@ CostInput CandidateTable::InputOf(std::size_t i, const CostShared& shared) const
                    .rate = rate_[i],
                    .ctx_half = shared.ctx_half,
                    .wait_s = wait_s_[i],
+                   .copy_s = has_copies_ ? copy_s_[i] : 0,
                    .inflight = static_cast<std::uint32_t>(inflight_[i]),
                    .kv_tokens = static_cast<std::uint64_t>(kv_tokens_[i]),
                    .kv_capacity = static_cast<std::uint64_t>(capacity)};

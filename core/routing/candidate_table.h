@@ -80,6 +80,7 @@ class CandidateTable {
   std::uint32_t blocks(std::size_t i) const { return blocks_[i]; }
   std::uint32_t MostBlocks() const;
   double inflight(std::size_t i) const { return inflight_[i]; }
+  double rate(std::size_t i) const { return rate_[i]; }
   CostColumns costs() const;
 
   // What the formulas need of one candidate.
@@ -87,6 +88,19 @@ class CandidateTable {
   void SetHeld(std::size_t i, std::uint32_t blocks, std::uint64_t cached_tokens) {
     blocks_[i] = blocks;
     cached_tokens_[i] = static_cast<double>(cached_tokens);
+  }
+  // What slower tiers hold of the prompt, copies included: for the few pools that have some.
+  // Before the first SetCopied of a pick.
+  void StartCopies();
+  bool has_copies() const { return has_copies_; }
+  // So many of the cached tokens are copied first, which takes copy_s. REQUIRES: has_copies().
+  void SetCopied(std::size_t i, std::uint64_t copied_tokens, double copy_s) {
+    copied_tokens_[i] = static_cast<double>(copied_tokens);
+    copy_s_[i] = copy_s;
+    start_s_[i] = wait_s_[i] + copy_s;
+  }
+  std::uint64_t copied_tokens(std::size_t i) const {
+    return has_copies_ ? static_cast<std::uint64_t>(copied_tokens_[i]) : 0;
   }
 
   // Set by the policy. The least wins.
@@ -103,6 +117,7 @@ class CandidateTable {
   void ForEachColumn(Visit visit);
 
   std::size_t size_ = 0;
+  bool has_copies_ = false;
   // All as long as the most candidates so far.
   std::vector<TargetId> target_;
   std::vector<Freshness> freshness_;
@@ -114,6 +129,10 @@ class CandidateTable {
   std::vector<double> inflight_;
   std::vector<double> kv_tokens_;
   std::vector<double> kv_capacity_;
+  // Of meaning only where has_copies_.
+  std::vector<double> copied_tokens_;
+  std::vector<double> copy_s_;   // T
+  std::vector<double> start_s_;  // W + T
   std::vector<double> score_;
 };
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/strings.h"
+#include "core/routing/slow_tiers.h"
 
 namespace warmpath {
 namespace {
@@ -147,17 +148,27 @@ void FillCandidates(Pool& pool, const Query& query, const EndpointFilter& filter
 
 }  // namespace
 
-void EventDepths::Match(const Index& index, std::span<const ChainHash> chain) {
+void EventDepths::Match(const Index& index, std::span<const ChainHash> chain, bool slow_tiers) {
   for (const MatchSegments::Segment& segment : match_.segments) {
     match_.ForEachSlot(segment, [this](Slot slot) { depth_[slot] = 0; });
   }
   match_.segments.clear();
-  if (!chain.empty()) index.MatchGpu(chain, &match_);
+  has_slow_tiers_ = !chain.empty() && !index.MatchGpu(chain, &match_) && slow_tiers;
+  if (has_slow_tiers_) MatchTiers(index, chain);
   for (const MatchSegments::Segment& segment : match_.segments) {
     match_.ForEachSlot(segment, [this, &segment](Slot slot) {
       if (slot >= depth_.size()) depth_.resize(slot + 1);
       depth_[slot] = segment.depth;
     });
+  }
+}
+
+void EventDepths::MatchTiers(const Index& index, std::span<const ChainHash> chain) {
+  index.Match(chain, &tiers_);
+  for (std::size_t i = 0; i < tiers_.slots.size(); ++i) {
+    const Slot slot = tiers_.slots[i].slot;
+    if (slot >= place_.size()) place_.resize(slot + 1);
+    place_[slot] = static_cast<std::uint32_t>(i);
   }
 }
 
@@ -171,6 +182,7 @@ absl::Status FindCandidates(Pool& pool, const Query& query, const EndpointFilter
     pool.ledger().KnownDepths(query.chain_kind, query.chain, scratch->written);
   }
   FillCandidates(pool, query, filter, inputs, loads, scratch);
+  if (scratch->events.has_slow_tiers()) AddSlowTiers(pool, inputs, scratch);
   const CandidateTable& candidates = scratch->candidates;
   scratch->left_out.clear();
   if (!candidates.empty() && !query.explain) return absl::OkStatus();

@@ -26,16 +26,31 @@ namespace warmpath {
 // What the index knows of the query's chain, by slot; filled without a lock.
 class EventDepths {
  public:
-  void Match(const Index& index, std::span<const ChainHash> chain);
+  // With `slow_tiers` also what lies in other tiers than the GPU's.
+  void Match(const Index& index, std::span<const ChainHash> chain, bool slow_tiers);
+  // Blocks in the GPU.
   std::uint32_t Of(Slot slot) const { return slot < depth_.size() ? depth_[slot] : 0; }
   // How many of a slot's blocks were looked at one by one when they were matched.
   std::uint32_t SeenOf(Slot slot) const {
     return static_cast<std::uint32_t>(std::min<std::size_t>(Of(slot), match_.exact_to));
   }
+  // Some of the chain was found in a slower tier, of whichever slot.
+  bool has_slow_tiers() const { return has_slow_tiers_; }
+  // All tiers; null when the slot holds nothing. REQUIRES: has_slow_tiers().
+  const SlotMatch* TiersOf(Slot slot) const {
+    if (slot >= place_.size() || place_[slot] >= tiers_.slots.size()) return nullptr;
+    const SlotMatch& match = tiers_.slots[place_[slot]];
+    return match.slot == slot ? &match : nullptr;
+  }
 
  private:
+  void MatchTiers(const Index& index, std::span<const ChainHash> chain);
+
   MatchSegments match_;
   std::vector<std::uint32_t> depth_;
+  bool has_slow_tiers_ = false;
+  MatchResult tiers_;
+  std::vector<std::uint32_t> place_;  // by slot, in tiers_.slots; older matches' entries remain
 };
 
 // A target that is no candidate, for the explanation.

@@ -22,6 +22,7 @@ double PoolPrice(double rho) { return rho >= kBusyRho ? kMaxPrice : rho / (1 - r
 CostTerms MarginalCost(const CostInput& input) {
   CostTerms terms;
   terms.wait_s = input.wait_s;
+  terms.copy_s = input.copy_s;
   const double work = PrefillWork(input.prompt_tokens, input.cached_tokens, input.ctx_half);
   terms.prefill_s = work / input.rate;
   const double pool_rate = input.pool_rate > 0 ? input.pool_rate : input.rate;
@@ -79,7 +80,7 @@ void CostsOf(const CostShared& shared, const CostColumns& columns, std::size_t f
       stall_s *= StallWeight(speed);
       pressure_s /= speed * speed;
     }
-    cost_s[i] = columns.wait_s[i] + prefill_s + pool_price_s + stall_s + pressure_s +
+    cost_s[i] = columns.start_s[i] + prefill_s + pool_price_s + stall_s + pressure_s +
                 shared.residence_s * lacking / larger;
   }
 }
@@ -99,7 +100,7 @@ void TimesToFirstToken(const CostShared& shared, const CostColumns& columns, std
                        std::size_t last, double* ttft_s) {
   const auto prompt = static_cast<double>(shared.prompt_tokens);
   for (std::size_t i = first; i < last; ++i) {
-    ttft_s[i] = columns.wait_s[i] +
+    ttft_s[i] = columns.start_s[i] +
                 Work(prompt, columns.cached_tokens[i], shared.ctx_half) / columns.rate[i];
   }
 }

@@ -8,9 +8,10 @@
 //
 //   s    = rate / mean rate of the pool, within [0.4, 2]; 1 in pools that are not unequal
 //
-//   cost = W + P + a * P' + beta * D * (1 + D / D0) * P * s^3.5 + zeta * (X / C)^2 / s^2 + K
+//   cost = W + T + P + a * P' + beta * D * (1 + D / D0) * P * s^3.5 + zeta * (X / C)^2 / s^2 + K
 //
-// P: prefill here, attention included; t0 = 0. K: wait for KV space. a: price of a second taken
+// T: copy of what a slower tier than the GPU's holds; core/routing/slow_tiers.h. P: prefill here,
+// attention included; t0 = 0. K: wait for KV space. a: price of a second taken
 // from others; P' is P at the rate of the mean target, as a slow one's second does less for others.
 // s: a slow target decodes slowly too, whoever is put there. What decodes on a fast one has most to
 // lose from a stall; and contexts lie longer in a slow one's cache.
@@ -43,6 +44,7 @@ struct CostInput {
   double rate = 0;                // tokens/s
   double ctx_half = 0;            // tokens
   double wait_s = 0;              // W
+  double copy_s = 0;              // T
   std::uint32_t inflight = 0;     // D
   std::uint64_t kv_tokens = 0;    // X
   std::uint64_t kv_capacity = 0;  // C; 0 leaves out the terms that need it
@@ -50,6 +52,7 @@ struct CostInput {
 
 struct CostTerms {
   double wait_s = 0;
+  double copy_s = 0;          // T
   double prefill_s = 0;       // P
   double pool_price_s = 0;    // a * P'
   double decode_stall_s = 0;  // beta * D * (1 + D / D0) * P * s^3.5
@@ -57,9 +60,9 @@ struct CostTerms {
   double kv_wait_s = 0;       // K
 
   double Sum() const {
-    return wait_s + prefill_s + pool_price_s + decode_stall_s + kv_pressure_s + kv_wait_s;
+    return wait_s + copy_s + prefill_s + pool_price_s + decode_stall_s + kv_pressure_s + kv_wait_s;
   }
-  double TimeToFirstToken() const { return wait_s + prefill_s; }
+  double TimeToFirstToken() const { return wait_s + copy_s + prefill_s; }
 };
 
 double PoolPrice(double rho);  // a
@@ -76,11 +79,12 @@ struct CostShared {
   double ctx_half = 0;   // tokens
 };
 
-// The rest of CostInput, one entry per candidate. C is infinity where it is not known.
+// The rest of CostInput, one entry per candidate. C is infinity where it is not known; W + T stand
+// in one column, since few pools have a T and every pick reads each column.
 struct CostColumns {
   const double* cached_tokens = nullptr;
   const double* rate = nullptr;
-  const double* wait_s = nullptr;
+  const double* start_s = nullptr;  // W + T
   const double* inflight = nullptr;
   const double* kv_tokens = nullptr;
   const double* kv_capacity = nullptr;

@@ -26,7 +26,9 @@ struct CandidateTerms {
   EndpointRef endpoint;
   std::uint64_t cached_tokens = 0;    // h
   std::uint64_t uncached_tokens = 0;  // L - h
+  std::uint64_t copied_tokens = 0;    // of h: in slower tiers than the GPU's
   double wait_s = 0;                  // W
+  double copy_s = 0;                  // T
   double prefill_s = 0;               // P
   double pool_price_s = 0;            // a * P'
   double decode_stall_s = 0;          // beta * D * (1 + D / D0) * P * s^3.5

@@ -45,6 +45,16 @@ void NoteShortfall(bool fell_short, TargetState& target) {
       std::count(target.shortfalls.begin(), target.shortfalls.end(), true) >= kDriftLimit;
 }
 
+// A request that began at once and most of whose first token was a copy tells how fast that was.
+// What else the engine did meanwhile makes it look slower: errs slow.
+void LearnCopy(const Reservation& reservation, double ttft_s, Pool& pool)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(pool.mu()) {
+  if (reservation.copied_tokens == 0 || reservation.copy_s < reservation.prefill_s) return;
+  if (reservation.wait_s > kLittleWait * ttft_s) return;
+  pool.ObserveCopy(reservation.target, static_cast<double>(reservation.copied_tokens),
+                   ttft_s - reservation.prefill_s);
+}
+
 // Blocks that a target turned out to hold although nobody had said so.
 struct Healing {
   TargetId target = kNoTarget;
@@ -77,7 +87,8 @@ std::optional<Healing> Compare(const Reservation& reservation, std::uint64_t act
                  .chain = pool.ledger().ChainOf(reservation.id, cached)};
 }
 
-// The events may have come meanwhile, or the blocks lie in a tier that is not scored.
+// The events may have come meanwhile, or the blocks lie in a tier from which copying was not
+// thought to be worth its time.
 bool IndexKnows(const Index& index, const Healing& healing) {
   if (healing.slot == kNoSlot) return false;
   for (std::size_t i = healing.known_blocks; i < healing.chain.size(); ++i) {
@@ -119,6 +130,9 @@ absl::Status Picker::ReportOutcome(Fleet& fleet, const Outcome& outcome) {
     }
     switch (outcome.kind) {
       case OutcomeKind::kFirstToken: {
+        if (!reservation->first_token_seen) {
+          LearnCopy(*reservation, absl::ToDoubleSeconds(now - reservation->picked_at), *pool);
+        }
         const std::optional<PrefillSpan> span = ledger.FirstToken(id, now);
         if (span.has_value()) {
           pool->ObservePrefill(reservation->target, span->work, span->seconds);
@@ -136,6 +150,7 @@ absl::Status Picker::ReportOutcome(Fleet& fleet, const Outcome& outcome) {
           if (reservation->wait_s <= kLittleWait * ttft_s) {
             pool->ObservePrefill(reservation->target, reservation->prefill_work, ttft_s);
           }
+          LearnCopy(*reservation, ttft_s, *pool);
         }
         if (outcome.actual_cached_tokens.has_value()) {
           pool->pick_state().actual_cached_tokens += *outcome.actual_cached_tokens;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <optional>
 #include <span>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "core/routing/pick_stats.h"
 #include "core/routing/picker_impl.h"
 #include "core/routing/policy.h"
+#include "core/routing/slow_tiers.h"
 
 namespace warmpath {
 namespace {
@@ -103,6 +105,9 @@ class LockedPick {
     const TargetId target = candidates_.target(candidate);
     const Slot slot = pool_.rows()[target].slot;
     if (slot == kNoSlot) return false;
+    if (scratch_.events.has_slow_tiers()) {
+      return CorrectSlowTiers(pool_, query_, inputs_, candidate, &scratch_);
+    }
     const std::uint32_t event_blocks = scratch_.events.Of(slot);
     const std::uint32_t written_blocks = scratch_.written[target];
     std::size_t from = written_blocks;
@@ -146,7 +151,9 @@ CandidateTerms TermsOf(const std::vector<TargetState>& targets, const CandidateT
   const CostTerms costs = MarginalCost(input);
   terms.cached_tokens = input.cached_tokens;
   terms.uncached_tokens = input.prompt_tokens - input.cached_tokens;
+  terms.copied_tokens = candidates.copied_tokens(i);
   terms.wait_s = costs.wait_s;
+  terms.copy_s = costs.copy_s;
   terms.prefill_s = costs.prefill_s;
   terms.pool_price_s = costs.pool_price_s;
   terms.decode_stall_s = costs.decode_stall_s;
@@ -245,6 +252,14 @@ void ClaimNothing(Decision& decision) {
   }
 }
 
+// Token equivalents to which the time until the first token is compared. A copy takes time at a
+// rate of its own: where it is more than a little of the whole, that says nothing of the prefill's.
+double WorkThatTeaches(const CostTerms& terms, double rate) {
+  constexpr double kLittle = 0.1;
+  if (terms.copy_s > kLittle * terms.prefill_s) return -std::numeric_limits<double>::infinity();
+  return (terms.prefill_s + terms.copy_s) * rate;
+}
+
 // What is known before the mutex is taken, so that copying it costs nobody else time.
 Reservation Prepare(const Query& query, const PickInputs& inputs) {
   Reservation reservation;
@@ -292,7 +307,8 @@ absl::StatusOr<Decision> Picker::Pick(Pool& pool, const Query& query, absl::Dura
   const EndpointFilter filter(query);
   Reservation reservation = Prepare(query, inputs);
   const bool by_text = query.chain_kind == ChainKind::kText;
-  scratch.events.Match(pool.index(), by_text ? std::span<const ChainHash>() : query.chain);
+  scratch.events.Match(pool.index(), by_text ? std::span<const ChainHash>() : query.chain,
+                       config.slow_tiers);
 
   Decision decision;
   PickReason reason;
@@ -346,7 +362,9 @@ absl::StatusOr<Decision> Picker::Pick(Pool& pool, const Query& query, absl::Dura
       reservation.target = target;
       reservation.cached_tokens = input.cached_tokens;
       reservation.prefill_s = terms.prefill_s;
-      reservation.prefill_work = terms.prefill_s * input.rate;
+      reservation.prefill_work = WorkThatTeaches(terms, input.rate);
+      reservation.copied_tokens = candidates.copied_tokens(chosen);
+      reservation.copy_s = terms.copy_s;
       reservation.wait_s = terms.wait_s;
       decision.reservation_id = ledger.Open(std::move(reservation), query.chain, now);
       if (decision.reservation_id == 0) {

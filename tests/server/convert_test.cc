@@ -192,6 +192,14 @@ TEST(ConvertFeedTest, BadValuesAreNamed) {
   hint.add_ranks()->set_prefill_tokens_per_s(-1);
   EXPECT_THAT(RegistrationFromProto(hint),
               StatusIs(kInvalid, HasSubstr("ranks[0].prefill_tokens_per_s")));
+  v1::Register copy;
+  copy.add_ranks()->set_host_copy_tokens_per_s(1e12);
+  EXPECT_THAT(RegistrationFromProto(copy),
+              StatusIs(kInvalid, HasSubstr("ranks[0].host_copy_tokens_per_s")));
+  copy.mutable_ranks(0)->set_host_copy_tokens_per_s(90'000);
+  const auto registration = RegistrationFromProto(copy);
+  ASSERT_THAT(registration, IsOk());
+  EXPECT_EQ(registration->ranks[0].host_copy_tokens_per_s, 90'000);
 }
 
 TEST(ConvertAdminTest, WorkersShowCausesWithRemedies) {

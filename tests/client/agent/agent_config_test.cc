@@ -59,6 +59,7 @@ engines:
     labels: {zone: a}
     reports_reuse: true
     prefill_tokens_per_s: 9500.5
+    host_copy_tokens_per_s: 80000
   - engine_http: http://127.0.0.1:8001
     advertise: [10.0.0.9:8001]
 )";
@@ -80,6 +81,7 @@ TEST(AgentConfigTest, ReadsAWholeFile) {
   EXPECT_THAT(engine.labels, ElementsAre(Pair("zone", "a")));
   EXPECT_TRUE(engine.reports_reuse);
   EXPECT_EQ(engine.prefill_tokens_per_s, 9500.5);
+  EXPECT_EQ(engine.host_copy_tokens_per_s, 80'000);
   EXPECT_EQ(config->engines[1].worker_id, "10.0.0.9:8001");
   EXPECT_FALSE(config->engines[1].has_events());
 }
@@ -232,6 +234,7 @@ TEST(AgentConfigTest, Fault30_DocumentedDefaultsAreTheCodes) {
     EXPECT_EQ(engine_set.reserved_blocks, engine.reserved_blocks);
     EXPECT_EQ(engine_set.routing_block, engine.routing_block);
     EXPECT_EQ(engine_set.prefill_tokens_per_s, engine.prefill_tokens_per_s);
+    EXPECT_EQ(engine_set.host_copy_tokens_per_s, engine.host_copy_tokens_per_s);
     EXPECT_EQ(engine_set.reports_reuse, engine.reports_reuse);
     EXPECT_EQ(engine_set.scrape_interval_ms, engine.scrape_interval_ms);
     EXPECT_EQ(engine_set.event_queue, engine.event_queue);

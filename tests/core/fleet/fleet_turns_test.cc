@@ -293,8 +293,8 @@ class FewSlots final : public Index {
   void Match(std::span<const ChainHash> chain, MatchResult* result) const override {
     index_.Match(chain, result);
   }
-  void MatchGpu(std::span<const ChainHash> chain, MatchSegments* result) const override {
-    index_.MatchGpu(chain, result);
+  bool MatchGpu(std::span<const ChainHash> chain, MatchSegments* result) const override {
+    return index_.MatchGpu(chain, result);
   }
   void MatchExact(std::span<const ChainHash> chain, MatchResult* result) const override {
     index_.MatchExact(chain, result);
@@ -302,6 +302,10 @@ class FewSlots final : public Index {
   std::size_t VerifiedGpuDepth(Slot slot, std::span<const ChainHash> chain, std::size_t from,
                                std::size_t limit) const override {
     return index_.VerifiedGpuDepth(slot, chain, from, limit);
+  }
+  SlotMatch VerifiedMatch(Slot slot, std::span<const ChainHash> chain,
+                          std::size_t from) const override {
+    return index_.VerifiedMatch(slot, chain, from);
   }
   bool Holds(Slot slot, Tier tier, ChainHash hash) const override {
     return index_.Holds(slot, tier, hash);

@@ -109,6 +109,10 @@ TEST(ValidateRegistrationTest, NamesTheRankThatIsWrong) {
                             std::numeric_limits<double>::infinity()}) {
     bad.ranks[0].prefill_tokens_per_s = rate;
     ExpectRefused(bad, "ranks[0].prefill_tokens_per_s");
+    bad = good;
+    bad.ranks[0].host_copy_tokens_per_s = rate;
+    ExpectRefused(bad, "ranks[0].host_copy_tokens_per_s");
+    bad = good;
   }
 }
 

@@ -150,7 +150,7 @@ class Pair {
     }
 
     MatchSegments segments;
-    real_->MatchGpu(chain, &segments);
+    const bool gpu_only = real_->MatchGpu(chain, &segments);
     std::map<Slot, std::uint32_t> gpu_depth;
     std::uint32_t last = 0;
     for (const auto& segment : segments.segments) {
@@ -164,6 +164,16 @@ class Pair {
     for (const auto& [real, model] : open_) {
       const std::size_t verified = real_->VerifiedGpuDepth(real, chain, 0, chain.size());
       EXPECT_EQ(verified, model_->VerifiedGpuDepth(model, chain, 0, chain.size()));
+      for (const std::size_t from : {std::size_t{0}, chain.size() / 3, chain.size()}) {
+        SlotMatch match = real_->VerifiedMatch(real, chain, from);
+        EXPECT_EQ(match.slot, real);
+        match.slot = model;
+        EXPECT_EQ(match, model_->VerifiedMatch(model, chain, from));
+        EXPECT_GE(match.usable_depth, from);
+        if (from == 0 && gpu_only && segments.exact_to == chain.size()) {
+          EXPECT_EQ(match.usable_depth, match.gpu_depth);
+        }
+      }
       const std::uint32_t depth = gpu_depth.contains(real) ? gpu_depth[real] : 0;
       EXPECT_GE(depth, verified);
       if (expect_exact || depth <= segments.exact_to) {

@@ -155,7 +155,7 @@ TEST(CostTest, ColumnsAgreeBitForBit) {
                             .ctx_half = 30'000};
     constexpr std::size_t kCount = 33;
     std::vector<CostInput> inputs(kCount);
-    std::vector<double> cached(kCount), rate(kCount), wait(kCount), inflight(kCount), held(kCount),
+    std::vector<double> cached(kCount), rate(kCount), start(kCount), inflight(kCount), held(kCount),
         capacity(kCount), cost(kCount), ttft(kCount);
     for (std::size_t i = 0; i < kCount; ++i) {
       CostInput& input = inputs[i];
@@ -169,12 +169,13 @@ TEST(CostTest, ColumnsAgreeBitForBit) {
                .rate = 100 + random.Unit() * 50'000,
                .ctx_half = shared.ctx_half,
                .wait_s = random.Unit() * 10,
+               .copy_s = static_cast<double>(random.Below(2)) * random.Unit(),
                .inflight = static_cast<std::uint32_t>(random.Below(300)),
                .kv_tokens = random.Below(2) * random.Below(1'000'000),
                .kv_capacity = random.Below(3) * (1 + random.Below(500'000))};
       cached[i] = static_cast<double>(input.cached_tokens);
       rate[i] = input.rate;
-      wait[i] = input.wait_s;
+      start[i] = input.wait_s + input.copy_s;
       inflight[i] = input.inflight;
       held[i] = static_cast<double>(input.kv_tokens);
       capacity[i] = input.kv_capacity > 0 ? static_cast<double>(input.kv_capacity)
@@ -182,7 +183,7 @@ TEST(CostTest, ColumnsAgreeBitForBit) {
     }
     const CostColumns columns{.cached_tokens = cached.data(),
                               .rate = rate.data(),
-                              .wait_s = wait.data(),
+                              .start_s = start.data(),
                               .inflight = inflight.data(),
                               .kv_tokens = held.data(),
                               .kv_capacity = capacity.data()};

@@ -67,14 +67,6 @@ TEST_F(PickerTest, AWholePromptThatIsCachedStillComputesOneToken) {
   EXPECT_EQ(BelievedAt(0, Ask(chain)), 639u);
 }
 
-TEST_F(PickerTest, OnlyTheGpuRunCounts) {
-  AddTargets(1);
-  const std::vector<ChainHash> chain = Chain(1, 4);
-  Store(0, {1, 2});
-  Store(0, {3, 4}, Tier::kHost);
-  EXPECT_EQ(BelievedAt(0, Ask(chain)), 2u * kBlock);
-}
-
 TEST_F(PickerTest, KnowledgeIsAUnionBlockByBlock) {
   AddTargets(2);
   const std::vector<ChainHash> chain = Chain(1, 6);
@@ -382,10 +374,11 @@ class SkippingIndex final : public Index {
     for (SlotMatch& match : result->slots) match.gpu_depth = says_;
     result->exact_to = 0;
   }
-  void MatchGpu(std::span<const ChainHash> chain, MatchSegments* result) const override {
-    real_->MatchGpu(chain, result);
+  bool MatchGpu(std::span<const ChainHash> chain, MatchSegments* result) const override {
+    const bool gpu_only = real_->MatchGpu(chain, result);
     for (MatchSegments::Segment& segment : result->segments) segment.depth = says_;
     result->exact_to = 0;
+    return gpu_only;
   }
   void MatchExact(std::span<const ChainHash> chain, MatchResult* result) const override {
     real_->MatchExact(chain, result);
@@ -393,6 +386,10 @@ class SkippingIndex final : public Index {
   std::size_t VerifiedGpuDepth(Slot slot, std::span<const ChainHash> chain, std::size_t from,
                                std::size_t limit) const override {
     return real_->VerifiedGpuDepth(slot, chain, from, limit);
+  }
+  SlotMatch VerifiedMatch(Slot slot, std::span<const ChainHash> chain,
+                          std::size_t from) const override {
+    return real_->VerifiedMatch(slot, chain, from);
   }
   bool Holds(Slot slot, Tier tier, ChainHash hash) const override {
     return real_->Holds(slot, tier, hash);

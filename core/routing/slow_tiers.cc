@@ -1,0 +1,80 @@
+#include "core/routing/slow_tiers.h"
+
+#include <algorithm>
+
+#include "core/fleet/prefill_rate.h"
+
+namespace warmpath {
+namespace {
+
+std::uint32_t Count(const SlotMatch& match, Tier tier) {
+  return match.by_tier[static_cast<std::size_t>(tier)];
+}
+
+// True when that changes anything.
+bool Set(const HeldPrefix& held, std::size_t candidate, CandidateTable& candidates) {
+  if (candidates.blocks(candidate) == held.blocks &&
+      candidates.copied_tokens(candidate) == held.copied_tokens) {
+    return false;
+  }
+  candidates.SetHeld(candidate, held.blocks, held.cached_tokens);
+  candidates.SetCopied(candidate, held.copied_tokens, held.copy_s);
+  return true;
+}
+
+HeldPrefix HeldBy(Pool& pool, const PickInputs& inputs, const SlotMatch& match,
+                  std::uint32_t written, std::size_t candidate, const CandidateTable& candidates)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(pool.mu()) {
+  const TargetState& target = pool.targets()[candidates.target(candidate)];
+  const double rate = candidates.rate(candidate);
+  return HeldWithSlowTiers(
+      match, written, rate,
+      CopyRateInUse(target.copy_rate, target.spec.host_copy_tokens_per_s, rate), inputs);
+}
+
+}  // namespace
+
+HeldPrefix HeldWithSlowTiers(const SlotMatch& match, std::uint32_t written_blocks,
+                             double prefill_rate, double copy_rate, const PickInputs& inputs) {
+  HeldPrefix held;
+  held.blocks = std::max(match.gpu_depth, written_blocks);
+  held.cached_tokens = CachedTokens(held.blocks, inputs);
+  if (match.usable_depth <= held.blocks) return held;
+  const std::uint64_t cached = CachedTokens(match.usable_depth, inputs);
+  const std::uint64_t copied = cached - held.cached_tokens;
+  const std::uint64_t far_blocks = Count(match, Tier::kDisk) + Count(match, Tier::kExternal);
+  const auto far_tokens = static_cast<double>(std::min(copied, far_blocks * inputs.block_size));
+  const double copy_s = (static_cast<double>(copied) + (kFarTiers - 1) * far_tokens) / copy_rate;
+  const double saved_s = (PrefillWork(inputs.prompt_tokens, held.cached_tokens, kDefaultCtxHalf) -
+                          PrefillWork(inputs.prompt_tokens, cached, kDefaultCtxHalf)) /
+                         prefill_rate;
+  if (copied == 0 || !(copy_s < saved_s)) return held;
+  return {.blocks = match.usable_depth,
+          .cached_tokens = cached,
+          .copied_tokens = copied,
+          .copy_s = copy_s};
+}
+
+void AddSlowTiers(Pool& pool, const PickInputs& inputs, PickScratch* scratch) {
+  CandidateTable& candidates = scratch->candidates;
+  candidates.StartCopies();
+  const std::span<const PickRow> rows = pool.rows();
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    const TargetId target = candidates.target(i);
+    const SlotMatch* match = scratch->events.TiersOf(rows[target].slot);
+    if (match == nullptr) continue;
+    Set(HeldBy(pool, inputs, *match, scratch->written[target], i, candidates), i, candidates);
+  }
+}
+
+bool CorrectSlowTiers(Pool& pool, const Query& query, const PickInputs& inputs,
+                      std::size_t candidate, PickScratch* scratch) {
+  CandidateTable& candidates = scratch->candidates;
+  const TargetId target = candidates.target(candidate);
+  const std::uint32_t written = scratch->written[target];
+  const SlotMatch match =
+      pool.index().VerifiedMatch(pool.rows()[target].slot, query.chain, written);
+  return Set(HeldBy(pool, inputs, match, written, candidate, candidates), candidate, candidates);
+}
+
+}  // namespace warmpath

@@ -55,6 +55,15 @@ ABSL_FLAG(std::string, speeds, "1",
           "sim: speed of each worker as a multiple of the profile's, in turn, comma-separated");
 ABSL_FLAG(double, believed_speed, 1,
           "sim: prefill rate that workers register, as a multiple of the true one; 0: none");
+ABSL_FLAG(
+    uint64_t, host_kv_tokens, 0,
+    "sim: KV cache of each worker in host memory, in tokens, for what its GPU evicts; 0: none");
+ABSL_FLAG(double, host_copy_rate, 80'000,
+          "sim: tokens per second that a worker copies from host memory into its GPU");
+ABSL_FLAG(double, believed_copy_rate, 0,
+          "sim: copy rate that workers register, as a multiple of the true one; 0: none");
+ABSL_FLAG(bool, competitors_see_host, true,
+          "sim: competitors take prefixes in host memory for cached; false: those in GPUs only");
 ABSL_FLAG(double, event_lag_ms, 50, "sim: from an engine's step to its cache events in the index");
 ABSL_FLAG(double, event_loss, 0, "sim: share of steps whose cache events are lost, 0 to 1");
 ABSL_FLAG(double, report_lag_ms, 0, "sim: age of an engine's load report when it arrives");
@@ -218,6 +227,10 @@ absl::StatusOr<SimOptions> OptionsFromFlags(const WorkloadSource& source) {
   WARMPATH_ASSIGN_OR_RETURN(options.speeds, ReadNumbers("speeds", absl::GetFlag(FLAGS_speeds)));
   for (double& speed : options.speeds) speed *= absl::GetFlag(FLAGS_speed_factor);
   options.hint_factor = absl::GetFlag(FLAGS_believed_speed);
+  options.host_kv_tokens = absl::GetFlag(FLAGS_host_kv_tokens);
+  options.host_copy_tokens_per_s = absl::GetFlag(FLAGS_host_copy_rate);
+  options.copy_hint_factor = absl::GetFlag(FLAGS_believed_copy_rate);
+  options.competitors_see_host = absl::GetFlag(FLAGS_competitors_see_host);
   options.event_lag_s = absl::GetFlag(FLAGS_event_lag_ms) / 1e3;
   options.event_loss = absl::GetFlag(FLAGS_event_loss);
   options.report_lag_s = absl::GetFlag(FLAGS_report_lag_ms) / 1e3;
@@ -243,9 +256,17 @@ std::string SettingsJson(const SimOptions& options, std::uint32_t seeds) {
   for (const double speed : options.speeds) {
     absl::StrAppend(&speeds, speeds.empty() ? "" : ", ", speed);
   }
+  std::string host;
+  if (options.host_kv_tokens > 0) {
+    host = absl::StrCat(
+        ", \"host_kv_tokens\": ", options.host_kv_tokens,
+        ", \"host_copy_rate\": ", options.host_copy_tokens_per_s,
+        ", \"believed_copy_rate\": ", options.copy_hint_factor,
+        ", \"competitors_see_host\": ", options.competitors_see_host ? "true" : "false");
+  }
   return absl::StrCat(
       "{\"profile\": \"", ToAbsl(options.profile.name), "\", \"block_size\": ", options.block_size,
-      ", \"speeds\": [", speeds, "], \"believed_speed\": ", options.hint_factor,
+      ", \"speeds\": [", speeds, "], \"believed_speed\": ", options.hint_factor, host,
       ", \"event_lag_ms\": ", options.event_lag_s * 1e3, ", \"event_loss\": ", options.event_loss,
       ", \"report_lag_ms\": ", options.report_lag_s * 1e3,
       ", \"signal_lag_ms\": ", options.signal_lag_s * 1e3,

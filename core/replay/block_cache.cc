@@ -22,6 +22,14 @@ std::size_t BlockCache::MatchPrefix(std::span<const BlockKey> keys) const {
   return n;
 }
 
+bool BlockCache::CanAcquire(std::span<const BlockKey> prefix, std::size_t fresh) const {
+  std::size_t needed = fresh;
+  for (const BlockKey key : prefix) {
+    if (slots_[by_key_.find(key)->second.first].refs == 0) ++needed;
+  }
+  return needed <= free_blocks();
+}
+
 bool BlockCache::Acquire(std::span<const BlockKey> prefix, std::size_t fresh,
                          std::vector<BlockSlot>* table) {
   // Pinning a cached block takes it out of the free ones. Counted before anything is touched, so

@@ -63,6 +63,9 @@ class BlockCache {
   // Length of the longest cached run at the start of `keys`.
   std::size_t MatchPrefix(std::span<const BlockKey> keys) const;
 
+  // Whether Acquire would succeed. REQUIRES: as Acquire.
+  bool CanAcquire(std::span<const BlockKey> prefix, std::size_t fresh) const;
+
   // Pins the blocks named by `prefix` and `fresh` new unnamed blocks, and appends their slots to
   // *table in that order. All or nothing: false, with nothing changed, when there are too few free
   // blocks. REQUIRES: every key of `prefix` is cached (a key that stands there twice is counted

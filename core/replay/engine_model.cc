@@ -56,6 +56,12 @@ absl::Status ValidateEngineModelOptions(const EngineModelOptions& options) {
   if (blocks >= std::numeric_limits<BlockSlot>::max()) {
     return Invalid("blocks", "must be below 4294967295");
   }
+  if (options.host_blocks >= std::numeric_limits<BlockSlot>::max()) {
+    return Invalid("host_blocks", "must be below 4294967295");
+  }
+  if (options.host_blocks > 0 && !IsPositive(options.host_copy_tokens_per_s)) {
+    return Invalid("host_copy_tokens_per_s", "must be positive with host_blocks");
+  }
   return absl::OkStatus();
 }
 
@@ -65,7 +71,14 @@ EngineModel::EngineModel(const EngineModelOptions& options)
         result_.events.push_back({.kind = CacheEvent::Kind::kEvicted,
                                   .key = eviction.key,
                                   .copies_left = eviction.copies_left});
-      }) {}
+        if (host_ == nullptr || eviction.copies_left > 0) return;
+        host_->Offload(eviction.key);
+        TakeHostChanges();
+      }) {
+  if (options.host_blocks == 0) return;
+  host_ = std::make_unique<HostTier>(options.host_blocks, options.block_size,
+                                     options.host_copy_tokens_per_s, &host_changes_);
+}
 
 absl::Status EngineModel::Add(EngineRequest request) {
   if (request.prompt_tokens == 0) return Invalid("prompt_tokens", "must be at least 1");
@@ -90,6 +103,7 @@ bool EngineModel::Cancel(std::uint64_t id) {
   if (ids_.erase(id) == 0) return false;
   const auto is_it = [id](const std::unique_ptr<Sequence>& s) { return s->request.id == id; };
   if (const auto it = std::find_if(running_.begin(), running_.end(), is_it); it != running_.end()) {
+    if (host_ != nullptr) host_->CancelCopy(id);
     cache_.Release((*it)->table);
     running_.erase(it);
   } else {
@@ -98,8 +112,14 @@ bool EngineModel::Cancel(std::uint64_t id) {
   return true;
 }
 
+bool EngineModel::ClearCache() {
+  if (!cache_.Clear()) return false;
+  if (host_ != nullptr) host_->Clear();
+  return true;
+}
+
 const StepResult& EngineModel::Step() {
-  result_.seconds = 0;
+  const double seconds_before = std::exchange(result_.seconds, 0);
   result_.prefill_tokens = 0;
   result_.decodes = 0;
   result_.admitted.clear();
@@ -110,14 +130,52 @@ const StepResult& EngineModel::Step() {
   ending_ = 0;
   if (idle()) return result_;
 
+  if (host_ != nullptr) EndCopies(seconds_before);
   budget_ = options_.step_token_budget;
   result_.seconds = options_.profile.step_base_s;
   ScheduleDecodes();
   SchedulePrefills();
   AdmitWaiting();
+  if (host_ != nullptr && result_.decodes == 0 && result_.prefill_tokens == 0) {
+    const double left = host_->SecondsLeft();
+    result_.seconds = result_.seconds > 0 ? std::min(result_.seconds, left) : left;
+  }
   RetireFinished();
   ending_ = result_.finished.size();
   return result_;
+}
+
+void EngineModel::EndCopies(double step_seconds) {
+  copied_.clear();
+  host_->Advance(step_seconds, &copied_);
+  for (const std::uint64_t id : copied_) {
+    for (const auto& sequence : running_) {
+      if (sequence->request.id != id) continue;
+      Advance(*sequence, std::exchange(sequence->copying, 0));
+      break;
+    }
+  }
+}
+
+std::size_t EngineModel::HostHits(const EngineRequest& request, std::size_t hits,
+                                  std::size_t most_hits) const {
+  if (host_ == nullptr || hits >= most_hits || request.given_tokens > 0) return 0;
+  const std::size_t found =
+      host_->MatchPrefix(std::span(request.keys).subspan(hits, most_hits - hits));
+  const double tokens = static_cast<double>(found) * options_.block_size;
+  const double mean_context = static_cast<double>(hits) * options_.block_size + tokens / 2;
+  const double compute_s = tokens / options_.profile.prefill_tokens_per_s *
+                           (1 + mean_context / options_.profile.ctx_half_tokens);
+  return host_->SecondsFor(found * options_.block_size) < compute_s ? found : 0;
+}
+
+void EngineModel::TakeHostChanges() {
+  for (const HostTier::Change& change : host_changes_) {
+    result_.events.push_back(
+        {.kind = change.stored ? CacheEvent::Kind::kHostStored : CacheEvent::Kind::kHostEvicted,
+         .key = change.key});
+  }
+  host_changes_.clear();
 }
 
 void EngineModel::ScheduleDecodes() {
@@ -136,6 +194,7 @@ void EngineModel::ScheduleDecodes() {
 void EngineModel::SchedulePrefills() {
   for (const auto& sequence : running_) {
     if (budget_ == 0) return;
+    if (sequence->copying > 0) continue;
     if (sequence->computed < sequence->request.prompt_tokens) RunPrefillChunk(*sequence);
   }
 }
@@ -145,10 +204,16 @@ void EngineModel::AdmitWaiting() {
   while (budget_ > 0 && !waiting_.empty() && running_.size() < options_.max_sequences) {
     Sequence& sequence = *waiting_.front();
     const EngineRequest& request = sequence.request;
-    const std::size_t most_hits = (request.prompt_tokens - 1) / block_size;
+    const std::size_t most_hits =
+        std::min<std::size_t>((request.prompt_tokens - 1) / block_size, request.keys.size());
     const std::span<const BlockKey> keys(request.keys);
-    const std::size_t hits =
-        cache_.MatchPrefix(keys.first(std::min(most_hits, request.keys.size())));
+    const std::size_t hits = cache_.MatchPrefix(keys.first(most_hits));
+    const std::size_t host_hits = HostHits(request, hits, most_hits);
+    if (host_hits > 0) {
+      // Before its GPU blocks are taken, which may push others out of host memory.
+      if (!cache_.CanAcquire(keys.first(hits), BlocksNeeded(request, block_size) - hits)) return;
+      host_->StartCopy(request.id, keys.subspan(hits, host_hits));
+    }
     if (!cache_.Acquire(keys.first(hits), BlocksNeeded(request, block_size) - hits,
                         &sequence.table)) {
       return;
@@ -158,10 +223,13 @@ void EngineModel::AdmitWaiting() {
     if (request.given_tokens > sequence.computed) {
       Advance(sequence, request.given_tokens - sequence.computed);
     }
-    result_.admitted.push_back({.id = request.id, .cached_tokens = sequence.computed});
+    sequence.copying = static_cast<std::uint32_t>(host_hits) * block_size;
+    result_.admitted.push_back({.id = request.id,
+                                .cached_tokens = sequence.computed + sequence.copying,
+                                .copied_tokens = sequence.copying});
     running_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
-    RunPrefillChunk(sequence);
+    if (sequence.copying == 0) RunPrefillChunk(sequence);
   }
 }
 

@@ -17,6 +17,14 @@
 // prompt token has to be computed to sample from; output tokens fill blocks too, all but the last
 // one, whose KV is never computed.
 //
+// With a host tier (host_tier.h) a waiting request takes what its GPU lacks and host memory has:
+// when it is admitted its GPU blocks are taken, and a copy begins if that is quicker than computing
+// the same tokens. The copy runs beside the steps, after those asked for earlier; the request's
+// prefill is scheduled in the first step that begins after its end, and its blocks are named then.
+// It takes nothing of the steps' budget or time. A step with nothing else to do lasts until the
+// copy under way ends, or for the base time if that is shorter: then waiting requests are looked at
+// again.
+//
 // Not thread-safe. Deterministic: the same calls give the same results.
 #ifndef WARMPATH_CORE_REPLAY_ENGINE_MODEL_H_
 #define WARMPATH_CORE_REPLAY_ENGINE_MODEL_H_
@@ -32,6 +40,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/replay/block_cache.h"
+#include "core/replay/host_tier.h"
 
 namespace warmpath {
 
@@ -73,6 +82,8 @@ struct EngineModelOptions {
   std::uint32_t step_token_budget = 8'192;
   std::uint32_t max_sequences = 256;
   BlockCache::Duplicates duplicates = BlockCache::Duplicates::kShare;
+  std::size_t host_blocks = 0;        // In host memory. 0: no such tier.
+  double host_copy_tokens_per_s = 0;  // From there into the GPU; of use with host_blocks.
 };
 
 // OK, or INVALID_ARGUMENT naming the field.
@@ -92,13 +103,14 @@ struct EngineRequest {
 
 // One change of the cache, in the order in which it happened.
 struct CacheEvent {
-  enum class Kind : std::uint8_t { kStored, kEvicted };
+  // Of the GPU the first two, of host memory the others.
+  enum class Kind : std::uint8_t { kStored, kEvicted, kHostStored, kHostEvicted };
   Kind kind = Kind::kStored;
   // kStored: blocks [first_block, first_block + block_count) of this request got their names.
   std::uint64_t request_id = 0;
   std::uint32_t first_block = 0;
   std::uint32_t block_count = 0;
-  // kEvicted: one copy of this block is gone, `copies_left` remain.
+  // kEvicted: one copy of this block is gone, `copies_left` remain. kHost...: this block.
   BlockKey key = 0;
   std::uint32_t copies_left = 0;
 };
@@ -106,7 +118,8 @@ struct CacheEvent {
 struct StepResult {
   struct Admission {
     std::uint64_t id = 0;
-    std::uint32_t cached_tokens = 0;  // Prompt tokens that were hits.
+    std::uint32_t cached_tokens = 0;  // Prompt tokens that were hits, in any tier.
+    std::uint32_t copied_tokens = 0;  // Of these: from host memory.
   };
 
   double seconds = 0;
@@ -146,10 +159,11 @@ class EngineModel {
   void EndStep() { ending_ = 0; }
 
   // Forgets all cached blocks. False, with nothing changed, while a request holds blocks.
-  bool ClearCache() { return cache_.Clear(); }
+  bool ClearCache();
 
   const EngineModelOptions& options() const { return options_; }
   const BlockCache& cache() const { return cache_; }
+  const HostTier* host() const { return host_.get(); }  // Null: there is none.
   // As an engine would report it: with those that the step under way finishes.
   std::size_t running() const { return running_.size() + ending_; }
   std::size_t waiting() const { return waiting_.size(); }
@@ -161,9 +175,15 @@ class EngineModel {
     std::uint32_t computed = 0;     // Tokens whose KV exists.
     std::uint32_t produced = 0;     // Output tokens sampled.
     std::uint32_t full_blocks = 0;  // Blocks already offered a name.
+    std::uint32_t copying = 0;      // Tokens that come from host memory; 0 when they have come.
     std::vector<BlockSlot> table;
   };
 
+  // Of requests whose copies ended during the step before.
+  void EndCopies(double step_seconds);
+  // Hits of a waiting request in host memory that are worth their copies, in blocks behind `hits`.
+  std::size_t HostHits(const EngineRequest& request, std::size_t hits, std::size_t most_hits) const;
+  void TakeHostChanges();
   void ScheduleDecodes();
   void SchedulePrefills();
   void AdmitWaiting();
@@ -175,6 +195,9 @@ class EngineModel {
 
   const EngineModelOptions options_;
   BlockCache cache_;
+  std::unique_ptr<HostTier> host_;  // Null: no such tier.
+  std::vector<HostTier::Change> host_changes_;
+  std::vector<std::uint64_t> copied_;  // Reused.
   std::deque<std::unique_ptr<Sequence>> waiting_;
   std::vector<std::unique_ptr<Sequence>> running_;  // In order of admission.
   std::size_t ending_ = 0;  // Finished by the step under way, which has let go of them already.

@@ -86,6 +86,7 @@ SimSummary Summarise(const SimResult& result, std::uint32_t workers,
   std::vector<std::uint64_t> tokens(workers);
   std::uint64_t prompt = 0;
   std::uint64_t cached = 0;
+  std::uint64_t copied = 0;
   std::uint64_t good = 0;
   for (const SimRequestResult& r : result.requests) {
     if (r.refused) {
@@ -100,6 +101,7 @@ SimSummary Summarise(const SimResult& result, std::uint32_t workers,
     if (r.ttft_s < objective.ttft_s && r.tpot_s < objective.tpot_s) ++good;
     prompt += r.prompt_tokens;
     cached += r.cached_tokens;
+    copied += r.copied_tokens;
     tokens[r.worker] += r.prompt_tokens;
     const double difference =
         static_cast<double>(r.predicted_tokens) - static_cast<double>(r.cached_tokens);
@@ -118,6 +120,7 @@ SimSummary Summarise(const SimResult& result, std::uint32_t workers,
   }
   if (prompt > 0) {
     summary.token_hit_rate = static_cast<double>(cached) / static_cast<double>(prompt);
+    summary.host_hit_rate = static_cast<double>(copied) / static_cast<double>(prompt);
     summary.busiest_share = static_cast<double>(*std::max_element(tokens.begin(), tokens.end())) /
                             static_cast<double>(prompt);
   }
@@ -246,6 +249,10 @@ std::string SimCellsJson(const std::vector<SimCell>& cells) {
                           cell.policy, cell.seeds.size(), requests, refused);
     for (const auto& [name, field] : kFields) {
       absl::StrAppendFormat(&json, ", \"%s\": %.9g", name, OverSeeds(cell, field).mean);
+    }
+    // Only of engines that have such a tier.
+    if (const MeanError host = OverSeeds(cell, &SimSummary::host_hit_rate); host.mean > 0) {
+      absl::StrAppendFormat(&json, ", \"host_hit_rate\": %.9g", host.mean);
     }
     json += ", \"standard_error\": {";
     bool first = true;

@@ -70,19 +70,28 @@ SimRouter::~SimRouter() {
 absl::StatusOr<std::unique_ptr<SimRouter>> SimRouter::Create(const SimRouterOptions& options,
                                                              const Clock* clock) {
   auto router = std::unique_ptr<SimRouter>(new SimRouter(options, clock));
-  if (!IsRouterPolicy(options.policy)) {
+  const bool without_host = options.policy == kWithoutHostTier;
+  if (!without_host && !IsRouterPolicy(options.policy)) {
     auto competitor = MakeCompetitor(options.policy);
     if (!competitor.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("policy: \"", options.policy, "\" is unknown; use one of ",
-                       Listed(SimPolicyNames()), ", bound, ", Listed(AblationNames())));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "policy: \"", options.policy, "\" is unknown; use one of ", Listed(SimPolicyNames()),
+          ", bound, ", kWithoutHostTier, ", ", Listed(AblationNames())));
     }
     router->competitor_ = *std::move(competitor);
   }
   FleetConfig config;
   config.defaults.routing_block_size = options.block_size;
   config.defaults.overlay = options.overlay;
-  if (router->competitor_ == nullptr) config.defaults.policy = options.policy;
+  const std::vector<std::string_view> competitors = CompetitorNames();
+  const bool is_competitor =
+      std::find(competitors.begin(), competitors.end(), options.policy) != competitors.end();
+  if (is_competitor) config.defaults.slow_tiers = options.competitors_see_host;
+  if (without_host) {
+    config.defaults.slow_tiers = false;
+  } else if (router->competitor_ == nullptr) {
+    config.defaults.policy = options.policy;
+  }
   WARMPATH_ASSIGN_OR_RETURN(router->fleet_, Fleet::Create(config, clock, options.seed));
   for (const SimWorkerSpec& spec : options.workers) {
     WARMPATH_RETURN_IF_ERROR(router->Register(spec));
@@ -110,7 +119,8 @@ absl::Status SimRouter::Register(const SimWorkerSpec& spec) {
                                 .engine_block_size = options_.block_size,
                                 .kv_capacity_tokens = spec.kv_capacity_tokens,
                                 .has_events = true,
-                                .prefill_tokens_per_s = spec.prefill_tokens_per_s});
+                                .prefill_tokens_per_s = spec.prefill_tokens_per_s,
+                                .host_copy_tokens_per_s = spec.host_copy_tokens_per_s});
   WARMPATH_ASSIGN_OR_RETURN(worker.feed,
                             fleet_->Register(registration, "10.0.0.1:5000", worker.sink));
   worker.session = worker.sink->session;
@@ -145,6 +155,7 @@ absl::StatusOr<std::size_t> SimRouter::Choose(const SimPrompt& prompt, const Que
     }
     sight.cached_tokens = terms.cached_tokens;
     sight.wait_s = terms.wait_s;
+    sight.copy_s = terms.copy_s;
     sight.prefill_s = terms.prefill_s;
     sight.pool_price_s = terms.pool_price_s;
     sight.decode_stall_s = terms.decode_stall_s;
@@ -232,7 +243,8 @@ absl::Status SimRouter::Finished(const Placement& placement, const SimPrompt& pr
                                                 .ttft = std::nullopt});
 }
 
-absl::Status SimRouter::CacheDelta(std::size_t worker, std::span<const ChainHash> removed,
+absl::Status SimRouter::CacheDelta(std::size_t worker, Tier tier,
+                                   std::span<const ChainHash> removed,
                                    std::span<const ChainHash> stored) {
   Worker& w = workers_[worker];
   // Removals first, as one message has them; in as many messages as the bound asks for.
@@ -244,7 +256,7 @@ absl::Status SimRouter::CacheDelta(std::size_t worker, std::span<const ChainHash
     const bool last = removed.empty() && stored.empty();
     CacheDeltaUpdate update{.delta_seq = ++w.delta_seq,
                             .rank = 0,
-                            .tier = Tier::kGpu,
+                            .tier = tier,
                             .removed = gone,
                             .stored = fresh,
                             .engine_seq = std::nullopt};

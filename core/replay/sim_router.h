@@ -27,7 +27,8 @@ namespace warmpath {
 
 struct SimWorkerSpec {
   std::uint64_t kv_capacity_tokens = 0;
-  double prefill_tokens_per_s = 0;  // the hint it registers; 0: none
+  double prefill_tokens_per_s = 0;    // the hint it registers; 0: none
+  double host_copy_tokens_per_s = 0;  // likewise
 };
 
 struct SimRouterOptions {
@@ -35,6 +36,7 @@ struct SimRouterOptions {
   std::uint32_t block_size = 0;
   std::vector<SimWorkerSpec> workers = {};
   bool overlay = true;
+  bool competitors_see_host = true;  // as SimOptions
   std::uint64_t seed = 1;
 };
 
@@ -72,7 +74,7 @@ class SimRouter {
                         std::uint64_t cached_tokens, std::uint64_t output_tokens, double decode_s);
 
   // One engine step's cache changes, as an agent would send them.
-  absl::Status CacheDelta(std::size_t worker, std::span<const ChainHash> removed,
+  absl::Status CacheDelta(std::size_t worker, Tier tier, std::span<const ChainHash> removed,
                           std::span<const ChainHash> stored);
   absl::Status Load(std::size_t worker, std::uint32_t running, std::uint32_t waiting,
                     double kv_usage, absl::Duration age);
@@ -117,6 +119,9 @@ class SimRouter {
   std::vector<WorkerSight> sights_;
   std::string session_key_;
 };
+
+// marginal_cost, taking only what lies in the GPUs for held. An ablation, but not of the cost.
+inline constexpr char kWithoutHostTier[] = "without_host_tier";
 
 // The router's own policies, then the competitors.
 std::vector<std::string_view> SimPolicyNames();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <map>
 #include <memory>
 #include <queue>
 #include <span>
@@ -83,6 +84,17 @@ absl::Status CheckOptions(const SimOptions& o) {
     return invalid("report_interval_s", "0.001 to 3600 s");
   }
   if (!(o.hint_factor >= 0 && o.hint_factor <= 1'000)) return invalid("hint_factor", "0 to 1000");
+  if (o.host_kv_tokens > 0) {
+    if (o.host_kv_tokens < o.block_size || o.host_kv_tokens > 1'000'000'000'000) {
+      return invalid("host_kv_tokens", "0, or one block to 1e12 tokens");
+    }
+    if (!(o.host_copy_tokens_per_s >= 1 && o.host_copy_tokens_per_s <= 1e9)) {
+      return invalid("host_copy_tokens_per_s", "1 to 1e9");
+    }
+    if (!(o.copy_hint_factor >= 0 && o.copy_hint_factor <= 1'000)) {
+      return invalid("copy_hint_factor", "0 to 1000");
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -124,6 +136,8 @@ class Simulation {
   struct CacheNews {
     std::vector<ChainHash> removed;
     std::vector<ChainHash> stored;
+    std::vector<ChainHash> host_removed;
+    std::vector<ChainHash> host_stored;
   };
   struct Report {
     std::uint32_t running = 0;
@@ -157,17 +171,22 @@ class Simulation {
     SimRouterOptions router{.policy = bound_ ? "marginal_cost" : o_.policy,
                             .block_size = o_.block_size,
                             .overlay = o_.overlay,
+                            .competitors_see_host = o_.competitors_see_host,
                             .seed = o_.seed};
     for (std::uint32_t i = 0; i < o_.workers; ++i) {
       EngineModelOptions engine;
-      engine.profile = Faster(o_.profile, o_.speeds[i % o_.speeds.size()]);
+      const double speed = o_.speeds[i % o_.speeds.size()];
+      engine.profile = Faster(o_.profile, speed);
       engine.block_size = o_.block_size;
+      engine.host_blocks = o_.host_kv_tokens / o_.block_size;
+      engine.host_copy_tokens_per_s = o_.host_copy_tokens_per_s * speed;
       WARMPATH_RETURN_IF_ERROR(ValidateEngineModelOptions(engine));
       Engine& added = engines_.emplace_back();
       added.model = std::make_unique<EngineModel>(engine);
       router.workers.push_back(
           {.kv_capacity_tokens = added.model->CapacityTokens(),
-           .prefill_tokens_per_s = engine.profile.prefill_tokens_per_s * o_.hint_factor});
+           .prefill_tokens_per_s = engine.profile.prefill_tokens_per_s * o_.hint_factor,
+           .host_copy_tokens_per_s = engine.host_copy_tokens_per_s * o_.copy_hint_factor});
     }
     WARMPATH_ASSIGN_OR_RETURN(router_, SimRouter::Create(router, &clock_));
     return absl::OkStatus();
@@ -310,6 +329,7 @@ class Simulation {
     ++result_.steps;
     for (const StepResult::Admission& admission : engine.step->admitted) {
       result_.requests[admission.id].cached_tokens = admission.cached_tokens;
+      result_.requests[admission.id].copied_tokens = admission.copied_tokens;
     }
     After(engine.step->seconds, Kind::kStepEnd, index);
   }
@@ -352,11 +372,20 @@ class Simulation {
         if (event.copies_left == 0) news.removed.push_back(event.key);
         continue;
       }
+      if (event.kind != CacheEvent::Kind::kStored) {
+        // The last word of a step on a block counts: one message removes before it stores.
+        host_last_[event.key] = event.kind == CacheEvent::Kind::kHostStored;
+        continue;
+      }
       const std::vector<BlockKey>& keys = requests_[event.request_id].keys;
       const auto first = keys.begin() + static_cast<std::ptrdiff_t>(event.first_block);
       news.stored.insert(news.stored.end(), first,
                          first + static_cast<std::ptrdiff_t>(event.block_count));
     }
+    for (const auto& [key, stored] : host_last_) {
+      (stored ? news.host_stored : news.host_removed).push_back(key);
+    }
+    host_last_.clear();
     if (bound_) shared_.insert(news.stored.begin(), news.stored.end());
     if (o_.event_loss > 0 && loss_random_.Unit() < o_.event_loss) return;
     engines_[index].news.push_back(std::move(news));
@@ -366,7 +395,9 @@ class Simulation {
   absl::Status ShowNews(std::uint32_t index) {
     const CacheNews news = std::move(engines_[index].news.front());
     engines_[index].news.pop_front();
-    return router_->CacheDelta(index, news.removed, news.stored);
+    WARMPATH_RETURN_IF_ERROR(
+        router_->CacheDelta(index, Tier::kHost, news.host_removed, news.host_stored));
+    return router_->CacheDelta(index, Tier::kGpu, news.removed, news.stored);
   }
 
   absl::Status Finish(std::uint32_t index) {
@@ -435,6 +466,7 @@ class Simulation {
   std::vector<Request> requests_;
   absl::flat_hash_set<BlockKey> shared_;  // of the bound
   Random loss_random_;
+  std::map<BlockKey, bool> host_last_;  // reused: of one step's blocks in host memory, held at last
   Nanos sample_every_ = 0;
   std::size_t done_ = 0;
   SimResult result_;

@@ -29,6 +29,14 @@ struct SimOptions {
   std::uint32_t block_size = 512;  // of engines and router, tokens
   // The prefill rate that each worker registers, as a multiple of its true one; 0: registers none.
   double hint_factor = 1;
+  // KV cache of each engine in host memory, tokens; 0: none. Copies come back from there at so many
+  // tokens/s, of a worker of speed 1, and that rate times copy_hint_factor is registered; 0: none.
+  std::uint64_t host_kv_tokens = 0;
+  double host_copy_tokens_per_s = 80'000;
+  double copy_hint_factor = 0;
+  // Competitors take a prefix in host memory for cached, as most of their rules would; else they
+  // see the GPUs' alone.
+  bool competitors_see_host = true;
 
   double event_lag_s = 0.050;        // from the end of a step to its cache events in the index
   double event_loss = 0;             // share of steps whose cache events never arrive
@@ -51,6 +59,7 @@ struct SimRequestResult {
   std::uint64_t prompt_tokens = 0;
   std::uint64_t output_tokens = 0;
   std::uint64_t cached_tokens = 0;     // by the engine's account
+  std::uint64_t copied_tokens = 0;     // of these: from host memory
   std::uint64_t predicted_tokens = 0;  // by the pick's
 };
 

@@ -83,7 +83,7 @@ std::size_t LlmdAffinity::Choose(const RequestSight& request, std::span<const Wo
   constexpr double kMatch = 0.8;
   constexpr double kPatienceSeconds = 18;
   const auto holds = [&](const WorkerSight& w) { return MatchedBlocks(request, w) >= kMatch; };
-  const auto ttft = [](const WorkerSight& w) { return w.wait_s + w.prefill_s; };
+  const auto ttft = [](const WorkerSight& w) { return w.wait_s + w.copy_s + w.prefill_s; };
   const auto tokens = [](const WorkerSight& w) { return static_cast<double>(w.prompt_tokens); };
   const std::size_t holder = LeastOf(workers, random, holds, ttft);
   if (holder == workers.size()) return LeastOf(workers, random, tokens);

@@ -25,6 +25,7 @@ struct WorkerSight {
   // The router's terms for this request; core/routing/cost.h. Seconds and tokens.
   std::uint64_t cached_tokens = 0;
   double wait_s = 0;
+  double copy_s = 0;
   double prefill_s = 0;
   double pool_price_s = 0;
   double decode_stall_s = 0;

@@ -32,7 +32,8 @@ std::size_t SMetric::Choose(const RequestSight& request, std::span<const WorkerS
     const std::size_t best = LeastOf(workers, random, [](const WorkerSight& w) {
       return -static_cast<double>(w.cached_tokens);
     });
-    if (workers[best].wait_s + workers[best].prefill_s <= kObjectiveSeconds) return best;
+    const WorkerSight& w = workers[best];
+    if (w.wait_s + w.copy_s + w.prefill_s <= kObjectiveSeconds) return best;
   }
   return LMetric().Choose(request, workers, random);
 }
@@ -43,7 +44,7 @@ std::size_t Ablation::Choose(const RequestSight& /*request*/, std::span<const Wo
     return term == without_ ? 0.0 : seconds;
   };
   return LeastOf(workers, random, [&](const WorkerSight& w) {
-    return w.wait_s + w.prefill_s + unless(Without::kPrice, w.pool_price_s) +
+    return w.wait_s + w.copy_s + w.prefill_s + unless(Without::kPrice, w.pool_price_s) +
            unless(Without::kStall, w.decode_stall_s) + unless(Without::kPressure, w.kv_pressure_s) +
            unless(Without::kKvWait, w.kv_wait_s);
   });

@@ -136,7 +136,7 @@ void EngineRank::RecordStep(const StepResult& step) {
   for (const CacheEvent& event : step.events) {
     if (event.kind == CacheEvent::Kind::kStored) {
       RecordStored(event);
-    } else {
+    } else if (event.kind == CacheEvent::Kind::kEvicted) {
       history_.Evicted(event.key);
       pending_.emplace_back(BlockRemoved{event.key});
     }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/types/span.h"
 #include "client/replay/svg_chart.h"
+#include "core/replay/tenant_report.h"
 
 namespace warmpath::replay {
 namespace {
@@ -172,7 +173,7 @@ std::string Section(Block block) {
       absl::StrFormat("<h2>%d workers, load %.2f, %.3f requests/s, %d seed%s</h2>", first.workers,
                       first.load, first.rate_rps, first.seeds.size(),
                       first.seeds.size() == 1 ? "" : "s"),
-      Table(block), Key(block), TtftCurve(block), Shares(block),
+      Table(block), TenantHtml(block.data(), block.size()), Key(block), TtftCurve(block), Shares(block),
       LoadCurve(block, "Requests in the engines", &SimSample::running),
       LoadCurve(block, "Requests on the worker that has most", &SimSample::busiest),
       Bars(block, "Goodput: first token below 2 s and 50 ms per token", &SimSummary::goodput, 100,

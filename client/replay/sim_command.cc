@@ -24,6 +24,8 @@
 #include "core/replay/sim_report.h"
 #include "core/replay/sim_router.h"
 #include "core/replay/simulator.h"
+#include "core/replay/tenant_report.h"
+#include "core/replay/tenants.h"
 #include "core/replay/trace.h"
 #include "core/replay/workload_generator.h"
 
@@ -49,7 +51,8 @@ ABSL_FLAG(double, full_rate, 0,
           "sim: requests per second and worker at load 1; 0: 0.61737 for a trace on 32b-2xh100, "
           "else what takes 66 % of a worker's time to prefill without hits");
 ABSL_FLAG(std::string, policies, "all",
-          "sim: policies, comma-separated; 'all' without the bound and the ablations, 'ablations'");
+          "sim: policies, comma-separated; 'all' without the bound, the ablations and the tenant "
+          "rules; 'ablations'; 'tenant_rules'");
 ABSL_FLAG(uint32_t, seeds, 1, "sim: runs per cell, with seeds --seed, --seed + 1, ...");
 ABSL_FLAG(std::string, speeds, "1",
           "sim: speed of each worker as a multiple of the profile's, in turn, comma-separated");
@@ -78,6 +81,14 @@ ABSL_FLAG(
     "is worth");
 ABSL_FLAG(std::string, compare, "marginal_cost",
           "sim: policy that the others are compared with, pair by pair of seeds; empty: none");
+ABSL_FLAG(uint32_t, tenants, 1, "sim: tenants that the conversations belong to");
+ABSL_FLAG(double, tenant_zipf, 1, "sim: the n-th tenant has 1 / n^this as many as the first");
+ABSL_FLAG(double, batch_share, 0,
+          "sim: adds a batch tenant whose prefills, all of them new, take this share of the "
+          "engines' time; every run is then repeated without it, to know what it costs others");
+ABSL_FLAG(uint32_t, batch_prompt, 16'384, "sim: tokens of each of the batch tenant's prompts");
+ABSL_FLAG(uint32_t, batch_output, 64, "sim: and of its answers");
+ABSL_FLAG(uint32_t, batch_burst, 1, "sim: requests of the batch tenant that come at one moment");
 ABSL_FLAG(uint64_t, skip, 0, "sim: leaves the first N requests out of the figures");
 ABSL_FLAG(bool, next_turns, true, "sim: next turns of a trace find the answers before them cached");
 
@@ -115,6 +126,8 @@ std::vector<std::string> ReadPolicies(const std::string& list) {
       add(SimPolicyNames());
     } else if (part == "ablations") {
       add(AblationNames());
+    } else if (part == "tenant_rules") {
+      add(TenantRuleNames());
     } else {
       names.push_back(std::string(part));
     }
@@ -146,8 +159,23 @@ class WorkloadSource {
     double load = 0;
     double rate_rps = 0;
   };
-  absl::StatusOr<Made> Make(std::uint32_t workers, double load, std::uint64_t seed) const {
-    return rows_.empty() ? Generate(workers, load, seed) : FromTrace(workers, load, seed);
+  // Rates and loads are those of the workload without the batch tenant.
+  absl::StatusOr<Made> Make(std::uint32_t workers, double load, std::uint64_t seed,
+                            bool with_batch) const {
+    WARMPATH_ASSIGN_OR_RETURN(
+        Made made, rows_.empty() ? Generate(workers, load, seed) : FromTrace(workers, load, seed));
+    WARMPATH_RETURN_IF_ERROR(
+        AssignTenants({.seed = seed,
+                       .tenants = absl::GetFlag(FLAGS_tenants),
+                       .zipf = absl::GetFlag(FLAGS_tenant_zipf),
+                       .batch_share = with_batch ? absl::GetFlag(FLAGS_batch_share) : 0,
+                       .batch_prompt = absl::GetFlag(FLAGS_batch_prompt),
+                       .batch_output = absl::GetFlag(FLAGS_batch_output),
+                       .batch_burst = absl::GetFlag(FLAGS_batch_burst),
+                       .profile = profile_,
+                       .engines = workers * absl::GetFlag(FLAGS_speed_factor)},
+                      &made.workload));
+    return made;
   }
 
  private:
@@ -301,7 +329,12 @@ absl::Status RunSim() {
       for (std::uint32_t s = 0; s < seeds; ++s) {
         options.seed = absl::GetFlag(FLAGS_seed) + s;
         WARMPATH_ASSIGN_OR_RETURN(const WorkloadSource::Made made,
-                                  source.Make(options.workers, load, options.seed));
+                                  source.Make(options.workers, load, options.seed, /*with_batch=*/true));
+        std::optional<WorkloadSource::Made> alone;
+        if (absl::GetFlag(FLAGS_batch_share) > 0) {
+          WARMPATH_ASSIGN_OR_RETURN(
+              alone, source.Make(options.workers, load, options.seed, /*with_batch=*/false));
+        }
         if (!bar.has_value() && absl::GetFlag(FLAGS_progress)) {
           // Other fleet sizes may have more requests: an estimate.
           bar.emplace("sim", made.workload.requests.size() * policies.size() * seeds *
@@ -324,6 +357,11 @@ absl::Status RunSim() {
           cell.rate_rps = made.rate_rps;
           if (plots && cell.seeds.empty()) cell.plots = PlotsOf(result, options.workers);
           cell.seeds.push_back(Summarise(result, options.workers, SimObjective()));
+          if (!alone.has_value()) continue;
+          options.on_progress = nullptr;
+          WARMPATH_ASSIGN_OR_RETURN(const SimResult without, Simulate(alone->workload, options));
+          CompareWithAlone(Summarise(without, options.workers, SimObjective()),
+                           &cell.seeds.back());
         }
       }
     }
@@ -334,6 +372,8 @@ absl::Status RunSim() {
     std::cout << SimTable(cells);
     const std::string comparison = SimComparison(cells, absl::GetFlag(FLAGS_compare));
     if (!comparison.empty()) std::cout << "\n" << comparison;
+    const std::string tenants = TenantTable(cells);
+    if (!tenants.empty()) std::cout << "\n" << tenants;
   }
   const std::string settings = SettingsJson(options, seeds);
   if (const std::string html = absl::GetFlag(FLAGS_html); !html.empty()) {

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "core/replay/tenant_report.h"
 
 namespace warmpath {
 namespace {
@@ -124,6 +125,7 @@ SimSummary Summarise(const SimResult& result, std::uint32_t workers,
     summary.busiest_share = static_cast<double>(*std::max_element(tokens.begin(), tokens.end())) /
                             static_cast<double>(prompt);
   }
+  SummariseTenants(result, objective, &summary);
   return summary;
 }
 
@@ -262,6 +264,7 @@ std::string SimCellsJson(const std::vector<SimCell>& cells) {
       first = false;
     }
     json += "}";
+    json += TenantJson(cell);
     const SimCell* const reference = ReferenceOf(cells, cell, kReference);
     if (reference != nullptr && reference != &cell) {
       json += ", \"minus_marginal_cost\": {";

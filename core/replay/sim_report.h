@@ -17,6 +17,17 @@ struct SimObjective {
   double tpot_s = 0.050;
 };
 
+// One tenant of a run of several. Means over seeds are of the same form, hence no integers.
+struct TenantSummary {
+  double requests = 0;
+  double refused = 0;
+  double share = 0;  // of the prompt tokens that were computed
+  double ttft_mean_s = 0;
+  double ttft_p99_s = 0;
+  double goodput = 0;
+  double slowdown = 0;  // of the mean TTFT against a run without the batch tenant; 0: not known
+};
+
 // One run. Fractions are 0..1; percentiles by nearest rank.
 struct SimSummary {
   std::uint64_t requests = 0;
@@ -32,6 +43,8 @@ struct SimSummary {
   double host_hit_rate = 0;      // of these: from host memory, by a copy
   double busiest_share = 0;      // of the prompt tokens, on the worker that got most
   double prediction_error = 0;   // mean of |predicted - cached| / prompt tokens
+  double jain_goodput = 0;       // Jain's index of the tenants' goodput
+  std::vector<TenantSummary> tenants = {};  // by tenant; none when there is a single one
 };
 
 SimSummary Summarise(const SimResult& result, std::uint32_t workers, const SimObjective& objective);

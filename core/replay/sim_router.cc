@@ -169,6 +169,9 @@ absl::StatusOr<std::size_t> SimRouter::Choose(const SimPrompt& prompt, const Que
     sight.prompt_tokens = book.prompt_tokens;
     sight.active_blocks = book.blocks.size();
     sight.new_blocks = books_.NewBlocks(sight.worker, prompt.chain);
+    const SimBooks::OfTenant& of_tenant = books_.Of(sight.worker, prompt.tenant);
+    sight.tenant_inflight = of_tenant.inflight;
+    sight.tenant_pending = of_tenant.pending;
     sight.reported_waiting = workers_[sight.worker].report.waiting;
     sight.reported_kv_usage = workers_[sight.worker].report.kv_usage;
   }
@@ -178,12 +181,14 @@ absl::StatusOr<std::size_t> SimRouter::Choose(const SimPrompt& prompt, const Que
                        .prompt_tokens = prompt.prompt_tokens,
                        .block_size = options_.block_size,
                        .session = prompt.session,
-                       .follow_up = prompt.follow_up};
+                       .follow_up = prompt.follow_up,
+                       .tenant = prompt.tenant};
   const std::size_t head = std::min<std::size_t>(
       prompt.chain.size(), std::max<std::uint64_t>(1, kHeadTokens / options_.block_size));
   request.head_key = head == 0 ? prompt.session : prompt.chain[head - 1];
   request.decode_s = mean_decode_s_;
   const std::size_t chosen = competitor_->Choose(request, sights_, random_);
+  if (chosen == kShed) return absl::ResourceExhaustedError("shed");
   if (chosen >= sights_.size()) {
     return absl::InternalError(absl::StrCat(options_.policy, " chose nobody"));
   }
@@ -213,12 +218,14 @@ absl::StatusOr<SimRouter::Placement> SimRouter::Pick(const SimPrompt& prompt, do
   placement.reservation = decision.reservation_id;
   placement.predicted_cached_tokens = decision.predicted_cached_tokens;
   placement.uncached_tokens = prompt.prompt_tokens - decision.predicted_cached_tokens;
-  books_.Open(placement.worker, prompt.chain, prompt.prompt_tokens, placement.uncached_tokens);
+  placement.tenant = prompt.tenant;
+  books_.Open(placement.worker, prompt.tenant, prompt.chain, prompt.prompt_tokens,
+              placement.uncached_tokens);
   return placement;
 }
 
 absl::Status SimRouter::FirstToken(const Placement& placement, double ttft_s) {
-  books_.FirstToken(placement.worker, placement.uncached_tokens);
+  books_.FirstToken(placement.worker, placement.tenant, placement.uncached_tokens);
   return picker_.ReportOutcome(*fleet_, Outcome{.reservation_id = placement.reservation,
                                                 .kind = OutcomeKind::kFirstToken,
                                                 .served_by = {},
@@ -231,7 +238,7 @@ absl::Status SimRouter::FirstToken(const Placement& placement, double ttft_s) {
 absl::Status SimRouter::Finished(const Placement& placement, const SimPrompt& prompt,
                                  std::uint64_t cached_tokens, std::uint64_t output_tokens,
                                  double decode_s) {
-  books_.Close(placement.worker, prompt.chain, prompt.prompt_tokens);
+  books_.Close(placement.worker, placement.tenant, prompt.chain, prompt.prompt_tokens);
   ++finished_;
   mean_decode_s_ += (decode_s - mean_decode_s_) / static_cast<double>(finished_);
   return picker_.ReportOutcome(*fleet_, Outcome{.reservation_id = placement.reservation,

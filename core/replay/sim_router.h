@@ -47,6 +47,7 @@ struct SimPrompt {
   std::span<const TokenId> head;  // first 1,024 tokens; empty when the policy needs none
   std::uint64_t session = 0;
   bool follow_up = false;
+  std::uint32_t tenant = 0;
 };
 
 // Not thread-safe.
@@ -57,6 +58,7 @@ class SimRouter {
     ReservationId reservation = 0;
     std::uint64_t predicted_cached_tokens = 0;
     std::uint64_t uncached_tokens = 0;
+    std::uint32_t tenant = 0;
   };
 
   // INVALID_ARGUMENT listing the policies for an unknown one. `clock` outlives the router.

@@ -209,6 +209,7 @@ class Simulation {
       }
       result_.requests[i].prompt_tokens = prompt;
       result_.requests[i].output_tokens = from.output_tokens;
+      result_.requests[i].tenant = from.tenant;
       if (from.after == kNoRequest) {
         At(ToNanos(from.arrival_s), Kind::kArrival, i);
       } else {
@@ -260,7 +261,8 @@ class Simulation {
                      .prompt_tokens = result_.requests[index].prompt_tokens,
                      .head = {},
                      .session = request.session,
-                     .follow_up = request.follow_up};
+                     .follow_up = request.follow_up,
+                     .tenant = result_.requests[index].tenant};
   }
 
   // What the shared cache of the bound holds of the prompt, at most all but one token.

@@ -53,6 +53,7 @@ struct SimOptions {
 struct SimRequestResult {
   bool refused = false;  // no worker could take it
   std::uint32_t worker = 0;
+  std::uint32_t tenant = 0;
   double due_s = 0;   // arrival, or the end of the request it had to wait for
   double ttft_s = 0;  // from due_s to the end of the step that made the first token
   double tpot_s = 0;  // per output token after the first; 0 for a single one

@@ -33,6 +33,7 @@ struct ReplayRequest {
   std::vector<PromptSegment> prompt;
   std::uint64_t output_content = 0;
   std::uint32_t output_tokens = 0;
+  std::uint32_t tenant = 0;  // core/replay/tenants.h
 
   // The earlier request whose next turn this is, where a trace shows it. Unlike `after` nothing
   // waits for it: the arrival stands.

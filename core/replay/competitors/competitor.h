@@ -39,6 +39,8 @@ struct WorkerSight {
   std::uint64_t prompt_tokens = 0;            // of requests in flight
   std::uint64_t active_blocks = 0;            // distinct prompt blocks in flight
   std::uint64_t new_blocks = 0;               // prompt blocks of this request not among them
+  std::uint32_t tenant_inflight = 0;          // requests in flight of the request's tenant
+  std::uint32_t tenant_pending = 0;           // of them without first token
   // The engine's last load report.
   std::uint32_t reported_waiting = 0;
   double reported_kv_usage = 0;
@@ -52,8 +54,12 @@ struct RequestSight {
   std::uint64_t session = 0;
   bool follow_up = false;      // not the session's first turn
   std::uint64_t head_key = 0;  // names the first 1,024 tokens
+  std::uint32_t tenant = 0;
   double decode_s = 0;         // from first token to finish, mean of all finished requests
 };
+
+// What Choose returns for a request that is to be refused.
+inline constexpr std::size_t kShed = ~std::size_t{0};
 
 // Not thread-safe; one per simulation.
 class Competitor {
@@ -69,7 +75,10 @@ std::vector<std::string_view> CompetitorNames();
 // The default policy with one of its terms left out.
 std::vector<std::string_view> AblationNames();
 
-// Either kind by name; NOT_FOUND when there is none.
+// The default policy with something for fairness among tenants.
+std::vector<std::string_view> TenantRuleNames();
+
+// Any kind by name; NOT_FOUND when there is none.
 absl::StatusOr<std::unique_ptr<Competitor>> MakeCompetitor(std::string_view name);
 
 }  // namespace warmpath

@@ -7,6 +7,7 @@
 #include "core/replay/competitors/affinity.h"
 #include "core/replay/competitors/competitor.h"
 #include "core/replay/competitors/cost_rules.h"
+#include "core/replay/competitors/tenant_rules.h"
 
 namespace warmpath {
 namespace {
@@ -40,6 +41,19 @@ constexpr std::array<std::pair<std::string_view, Maker>, 4> kAblations = {{
     {"without_kv_wait", &MakeAblation<Ablation::Without::kKvWait>},
 }};
 
+template <TenantRule::Kind kKind>
+std::unique_ptr<Competitor> MakeTenantRule() {
+  return std::make_unique<TenantRule>(kKind);
+}
+
+constexpr std::array<std::pair<std::string_view, Maker>, 5> kTenantRules = {{
+    {"tenant_price", &MakeTenantRule<TenantRule::Kind::kPrice>},
+    {"tenant_apart", &MakeTenantRule<TenantRule::Kind::kApart>},
+    {"tenant_cap", &MakeTenantRule<TenantRule::Kind::kCap>},
+    {"tenant_shed", &MakeTenantRule<TenantRule::Kind::kShedHeavy>},
+    {"shed", &MakeTenantRule<TenantRule::Kind::kShedAll>},
+}};
+
 template <typename Table>
 std::vector<std::string_view> Names(const Table& table) {
   std::vector<std::string_view> names;
@@ -51,12 +65,16 @@ std::vector<std::string_view> Names(const Table& table) {
 
 std::vector<std::string_view> CompetitorNames() { return Names(kCompetitors); }
 std::vector<std::string_view> AblationNames() { return Names(kAblations); }
+std::vector<std::string_view> TenantRuleNames() { return Names(kTenantRules); }
 
 absl::StatusOr<std::unique_ptr<Competitor>> MakeCompetitor(std::string_view name) {
   for (const auto& [known, maker] : kCompetitors) {
     if (known == name) return maker();
   }
   for (const auto& [known, maker] : kAblations) {
+    if (known == name) return maker();
+  }
+  for (const auto& [known, maker] : kTenantRules) {
     if (known == name) return maker();
   }
   return absl::NotFoundError(absl::StrCat("no competitor is named \"", ToAbsl(name), "\""));

@@ -34,7 +34,7 @@ std::size_t Choose(std::string_view name, const RequestSight& request,
 }
 
 TEST(CompetitorsTest, EveryNameMakesOneThatChooses) {
-  for (const auto& names : {CompetitorNames(), AblationNames()}) {
+  for (const auto& names : {CompetitorNames(), AblationNames(), TenantRuleNames()}) {
     for (const std::string_view name : names) {
       EXPECT_LT(Choose(name, Request(), Workers(3)), 3u) << name;
       EXPECT_EQ(Choose(name, Request(), Workers(1)), 0u) << name;

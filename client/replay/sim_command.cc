@@ -328,8 +328,9 @@ absl::Status RunSim() {
       for (const std::string& policy : policies) cells.push_back({.policy = policy});
       for (std::uint32_t s = 0; s < seeds; ++s) {
         options.seed = absl::GetFlag(FLAGS_seed) + s;
-        WARMPATH_ASSIGN_OR_RETURN(const WorkloadSource::Made made,
-                                  source.Make(options.workers, load, options.seed, /*with_batch=*/true));
+        WARMPATH_ASSIGN_OR_RETURN(
+            const WorkloadSource::Made made,
+            source.Make(options.workers, load, options.seed, /*with_batch=*/true));
         std::optional<WorkloadSource::Made> alone;
         if (absl::GetFlag(FLAGS_batch_share) > 0) {
           WARMPATH_ASSIGN_OR_RETURN(
@@ -360,8 +361,7 @@ absl::Status RunSim() {
           if (!alone.has_value()) continue;
           options.on_progress = nullptr;
           WARMPATH_ASSIGN_OR_RETURN(const SimResult without, Simulate(alone->workload, options));
-          CompareWithAlone(Summarise(without, options.workers, SimObjective()),
-                           &cell.seeds.back());
+          CompareWithAlone(Summarise(without, options.workers, SimObjective()), &cell.seeds.back());
         }
       }
     }

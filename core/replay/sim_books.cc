@@ -13,8 +13,7 @@ void SimBooks::Open(std::size_t worker, std::uint32_t tenant, std::span<const Ch
   for (const ChainHash hash : chain) ++w.blocks[hash];
 }
 
-void SimBooks::FirstToken(std::size_t worker, std::uint32_t tenant,
-                          std::uint64_t uncached_tokens) {
+void SimBooks::FirstToken(std::size_t worker, std::uint32_t tenant, std::uint64_t uncached_tokens) {
   --tenants_[worker][tenant].pending;
   workers_[worker].pending_uncached_tokens -= uncached_tokens;
 }

@@ -30,8 +30,8 @@ class SimBooks {
 
   explicit SimBooks(std::size_t workers) : workers_(workers), tenants_(workers) {}
 
-  void Open(std::size_t worker, std::uint32_t tenant, std::span<const ChainHash> chain, std::uint64_t prompt_tokens,
-            std::uint64_t uncached_tokens);
+  void Open(std::size_t worker, std::uint32_t tenant, std::span<const ChainHash> chain,
+            std::uint64_t prompt_tokens, std::uint64_t uncached_tokens);
   void FirstToken(std::size_t worker, std::uint32_t tenant, std::uint64_t uncached_tokens);
   void Close(std::size_t worker, std::uint32_t tenant, std::span<const ChainHash> chain,
              std::uint64_t prompt_tokens);

@@ -36,14 +36,14 @@ struct SimSummary {
   double ttft_p50_s = 0;
   double ttft_p90_s = 0;
   double ttft_p99_s = 0;
-  double tpot_mean_ms = 0;       // mean over requests with more than one output token
-  double long_tpot_mean_ms = 0;  // of them, prompts of 32,768 tokens and more
-  double goodput = 0;            // share of all requests that met the objective
-  double token_hit_rate = 0;     // cached prompt tokens / prompt tokens
-  double host_hit_rate = 0;      // of these: from host memory, by a copy
-  double busiest_share = 0;      // of the prompt tokens, on the worker that got most
-  double prediction_error = 0;   // mean of |predicted - cached| / prompt tokens
-  double jain_goodput = 0;       // Jain's index of the tenants' goodput
+  double tpot_mean_ms = 0;                  // mean over requests with more than one output token
+  double long_tpot_mean_ms = 0;             // of them, prompts of 32,768 tokens and more
+  double goodput = 0;                       // share of all requests that met the objective
+  double token_hit_rate = 0;                // cached prompt tokens / prompt tokens
+  double host_hit_rate = 0;                 // of these: from host memory, by a copy
+  double busiest_share = 0;                 // of the prompt tokens, on the worker that got most
+  double prediction_error = 0;              // mean of |predicted - cached| / prompt tokens
+  double jain_goodput = 0;                  // Jain's index of the tenants' goodput
   std::vector<TenantSummary> tenants = {};  // by tenant; none when there is a single one
 };
 

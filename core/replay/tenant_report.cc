@@ -124,11 +124,12 @@ std::string TenantHtml(const SimCell* first, std::size_t count) {
     for (std::size_t i = 0; i < tenants.size(); ++i) {
       const TenantSummary& t = tenants[i];
       // Names of policies are the program's own: nothing to escape.
-      absl::StrAppendFormat(&rows,
-                            "<tr><td>%s</td><td>%d</td><td>%.0f</td><td>%.0f</td><td>%.1f</td>"
-                            "<td>%.3f</td><td>%.3f</td><td>%.1f</td><td>%.3f</td><td>%.3f</td></tr>",
-                            cell->policy, i, t.requests, t.refused, 100 * t.share, t.ttft_mean_s,
-                            t.ttft_p99_s, 100 * t.goodput, t.slowdown, JainOverSeeds(*cell));
+      absl::StrAppendFormat(
+          &rows,
+          "<tr><td>%s</td><td>%d</td><td>%.0f</td><td>%.0f</td><td>%.1f</td>"
+          "<td>%.3f</td><td>%.3f</td><td>%.1f</td><td>%.3f</td><td>%.3f</td></tr>",
+          cell->policy, i, t.requests, t.refused, 100 * t.share, t.ttft_mean_s, t.ttft_p99_s,
+          100 * t.goodput, t.slowdown, JainOverSeeds(*cell));
     }
   }
   if (rows.empty()) return rows;
@@ -142,7 +143,8 @@ std::string TenantHtml(const SimCell* first, std::size_t count) {
 std::string TenantJson(const SimCell& cell) {
   const std::vector<TenantSummary> tenants = TenantsOverSeeds(cell);
   if (tenants.empty()) return "";
-  std::string json = absl::StrFormat(", \"jain_goodput\": %.9g, \"tenants\": [", JainOverSeeds(cell));
+  std::string json =
+      absl::StrFormat(", \"jain_goodput\": %.9g, \"tenants\": [", JainOverSeeds(cell));
   for (std::size_t i = 0; i < tenants.size(); ++i) {
     const TenantSummary& t = tenants[i];
     absl::StrAppendFormat(&json,

@@ -55,7 +55,7 @@ struct RequestSight {
   bool follow_up = false;      // not the session's first turn
   std::uint64_t head_key = 0;  // names the first 1,024 tokens
   std::uint32_t tenant = 0;
-  double decode_s = 0;         // from first token to finish, mean of all finished requests
+  double decode_s = 0;  // from first token to finish, mean of all finished requests
 };
 
 // What Choose returns for a request that is to be refused.

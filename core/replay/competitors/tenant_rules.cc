@@ -59,7 +59,8 @@ std::size_t TenantRule::Choose(const RequestSight& request, std::span<const Work
     const std::size_t active = use_.Active(request.now_s);
     const std::size_t most = std::max<std::size_t>(1, workers.size() / active);
     const auto waits = [](const WorkerSight& w) { return w.tenant_pending > 0; };
-    const auto held = static_cast<std::size_t>(std::count_if(workers.begin(), workers.end(), waits));
+    const auto held =
+        static_cast<std::size_t>(std::count_if(workers.begin(), workers.end(), waits));
     if (held >= most) chosen = LeastOf(workers, random, waits, Cost);
   }
   if (chosen == workers.size()) {

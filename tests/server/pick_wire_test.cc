@@ -27,6 +27,45 @@ MATCHER_P2(IsStatus, code, message, "") {
 
 constexpr auto kInvalid = grpc::StatusCode::INVALID_ARGUMENT;
 
+// A worker whose engine has moved most of a prompt to host memory: its events say so, and the pick
+// charges the copy.
+TEST(PickWireTest, BlocksInHostMemoryCountAtTheTimeOfTheirCopy) {
+  TestRouter router;
+  TestWorker cold(router, {.id = "cold", .address = "10.0.0.1:1"});
+  cold.Join();
+  TestWorker warm(router,
+                  {.id = "warm", .address = "10.0.0.2:1", .host_copy_tokens_per_s = 100'000});
+  const std::vector<std::uint64_t> chain = ChainOf(1000, 6'400, 64);
+  warm.Join(chain);
+  const std::vector<std::uint64_t> tail(chain.begin() + 20, chain.end());
+  warm.SendDelta(tail, {}, v1::TIER_HOST);
+  warm.SendDelta({}, tail);
+  v1::PickResponse response;
+  ASSERT_TRUE(Eventually([&] {
+    response.Clear();
+    return router.Explain(TokenPick(1000, 6'500), &response).ok() &&
+           response.explanation().candidates(0).copied_tokens() > 0;
+  }));
+  EXPECT_EQ(response.endpoint().target().worker_id(), "warm");
+  EXPECT_EQ(response.predicted_cached_tokens(), 6'400u);
+  EXPECT_EQ(response.freshness(), v1::FRESHNESS_EXACT);
+  const v1::CandidateTerms& terms = response.explanation().candidates(0);
+  EXPECT_EQ(terms.cached_tokens(), 6'400u);
+  EXPECT_EQ(terms.uncached_tokens(), 100u);
+  EXPECT_EQ(terms.copied_tokens(), 80u * 64);
+  EXPECT_NEAR(terms.copy_ms(), 80 * 64 / 80.0, 1e-9);  // four fifths of the registered rate
+  EXPECT_NEAR(response.predicted_ttft_ms(), terms.copy_ms() + terms.prefill_ms(), 1e-9);
+  EXPECT_NEAR(terms.cost_ms(), terms.copy_ms() + terms.prefill_ms(), 1e-9);
+  // Gone from host memory, too: what the GPU has is left.
+  warm.SendDelta({}, tail, v1::TIER_HOST);
+  ASSERT_TRUE(Eventually([&] {
+    response.Clear();
+    return router.Explain(TokenPick(1000, 6'500), &response).ok() &&
+           response.predicted_cached_tokens() == 20u * 64;
+  }));
+  EXPECT_EQ(response.explanation().candidates(0).copy_ms(), 0);
+}
+
 TEST(PickWireTest, TokensFindTheWorkerThatHoldsTheirPrefix) {
   TestRouter router;
   TestWorker cold(router, {.id = "cold", .address = "10.0.0.1:1"});

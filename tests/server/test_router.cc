@@ -130,6 +130,7 @@ TestWorker::TestWorker(TestRouter& router, Options options)
   rank->set_kv_capacity_tokens(options_.capacity_tokens);
   rank->set_has_events(options_.has_events);
   rank->set_prefill_tokens_per_s(20'000);
+  rank->set_host_copy_tokens_per_s(options_.host_copy_tokens_per_s);
   Send(std::move(update));
 }
 
@@ -181,11 +182,11 @@ void TestWorker::SendSnapshot(const std::vector<std::uint64_t>& hashes) {
 }
 
 void TestWorker::SendDelta(const std::vector<std::uint64_t>& stored,
-                           const std::vector<std::uint64_t>& removed) {
+                           const std::vector<std::uint64_t>& removed, v1::Tier tier) {
   v1::WorkerUpdate update;
   v1::CacheDelta* delta = update.mutable_delta();
   delta->set_delta_seq(NextSeq());
-  delta->set_tier(v1::TIER_GPU);
+  delta->set_tier(tier);
   delta->mutable_stored()->Add(stored.begin(), stored.end());
   delta->mutable_removed()->Add(removed.begin(), removed.end());
   delta->set_engine_seq(delta_seq_);

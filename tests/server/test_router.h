@@ -70,6 +70,7 @@ class TestWorker {
     bool has_events = true;
     std::vector<std::string> loras;
     std::string agent_instance = std::string(16, 'a');
+    double host_copy_tokens_per_s = 0;
   };
 
   // Opens the stream and sends Register.
@@ -84,7 +85,7 @@ class TestWorker {
   // Sends a whole snapshot that holds these hashes.
   void SendSnapshot(const std::vector<std::uint64_t>& hashes);
   void SendDelta(const std::vector<std::uint64_t>& stored,
-                 const std::vector<std::uint64_t>& removed = {});
+                 const std::vector<std::uint64_t>& removed = {}, v1::Tier tier = v1::TIER_GPU);
   bool Send(v1::WorkerUpdate update);
   // Registered, then a snapshot with these hashes, then READY.
   void Join(const std::vector<std::uint64_t>& hashes = {});

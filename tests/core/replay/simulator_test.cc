@@ -115,6 +115,77 @@ TEST(SimulatorTest, SameSeedSameResultForEveryPolicy) {
   EXPECT_GT(means.size(), names.size() / 2);  // they are not all the same policy
 }
 
+// One prompt, another that takes its place in the GPU, and the first again.
+Workload Displaced() {
+  const PromptSegment first{.content = 5, .tokens = 200'000};
+  Workload workload;
+  workload.requests = {Request(0, {first}, 1, 6),
+                       Request(100, {{.content = 7, .tokens = 300'000}}, 1, 8),
+                       Request(300, {first}, 1, 9)};
+  workload.duration_s = 300;
+  return workload;
+}
+
+TEST(SimulatorTest, WhatLiesInHostMemoryComesBackByACopyAndThePickKnows) {
+  const Workload workload = Displaced();
+  SimOptions options{.workers = 1, .block_size = 64};
+  const auto none = Simulate(workload, options);
+  ASSERT_TRUE(none.ok()) << none.status();
+  // 350,000 tokens are 5,468 blocks; the second prompt leaves 780 of them to the first.
+  EXPECT_EQ(none->requests[2].cached_tokens, 780u * 64);
+  EXPECT_EQ(none->requests[2].copied_tokens, 0u);
+  options.host_kv_tokens = 350'000;
+  const auto result = Simulate(workload, options);
+  const SimRequestResult& again = result->requests[2];
+  EXPECT_EQ(again.cached_tokens, 199'936u);  // all but one block
+  EXPECT_EQ(again.copied_tokens, 199'936u - 780 * 64);
+  EXPECT_EQ(again.predicted_tokens, 199'999u)
+      << "the router does not know of the last block's rule";
+  // Steps of copying, then one of 64 tokens.
+  const double copy_s = (199'936 - 780 * 64) / 80'000.0;
+  EXPECT_NEAR(again.ttft_s, copy_s + 0.020 + 64 / 16'000.0 * (1 + 199'968 / 31'000.0), 1e-6);
+  options.policy = kWithoutHostTier;
+  const auto ignored = Simulate(workload, options);
+  EXPECT_EQ(ignored->requests[2].cached_tokens, 199'936u);
+  EXPECT_EQ(ignored->requests[2].predicted_tokens, 780u * 64);
+}
+
+TEST(SimulatorTest, ACompetitorSeesHostMemoryOrNot) {
+  for (const bool sees : {true, false}) {
+    SimOptions options{.policy = "lmetric",
+                       .workers = 1,
+                       .block_size = 64,
+                       .host_kv_tokens = 350'000,
+                       .competitors_see_host = sees};
+    const auto result = Simulate(Displaced(), options);
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->requests[2].predicted_tokens, sees ? 199'999u : 780u * 64);
+    EXPECT_EQ(result->requests[2].cached_tokens, 199'936u);
+  }
+}
+
+TEST(SimulatorTest, SameSeedSameResultWithAHostTier) {
+  const Workload workload = SmallWorkload();
+  for (const char* policy : {"marginal_cost", "min_ttft", kWithoutHostTier, "smetric"}) {
+    SimOptions options = SmallOptions();
+    options.policy = policy;
+    options.profile.kv_tokens = 20'000;
+    options.host_kv_tokens = 10'000;
+    const auto a = Simulate(workload, options);
+    const auto b = Simulate(workload, options);
+    ASSERT_TRUE(a.ok()) << a.status();
+    std::uint64_t copied = 0;
+    for (std::size_t i = 0; i < a->requests.size(); ++i) {
+      EXPECT_EQ(a->requests[i].worker, b->requests[i].worker);
+      EXPECT_EQ(a->requests[i].ttft_s, b->requests[i].ttft_s);
+      EXPECT_EQ(a->requests[i].copied_tokens, b->requests[i].copied_tokens);
+      EXPECT_LE(a->requests[i].copied_tokens, a->requests[i].cached_tokens);
+      copied += a->requests[i].copied_tokens;
+    }
+    EXPECT_GT(copied, 0u) << policy;
+  }
+}
+
 TEST(SimulatorTest, ARequestWaitsForTheOneBeforeIt) {
   Workload workload;
   workload.requests = {Request(0, {{.content = 5, .tokens = 640}}, 100, 6),
@@ -171,6 +242,13 @@ TEST(SimulatorTest, BadOptionsAreNamed) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("event_lag_s")));
   EXPECT_THAT(error([](SimOptions& o) { o.event_loss = 2; }),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("event_loss")));
+  EXPECT_THAT(error([](SimOptions& o) { o.host_kv_tokens = 1; }),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("host_kv_tokens")));
+  EXPECT_THAT(error([](SimOptions& o) {
+                o.host_kv_tokens = 1'000;
+                o.host_copy_tokens_per_s = 0;
+              }),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("host_copy_tokens_per_s")));
   EXPECT_THAT(error([](SimOptions& o) { o.policy = "best"; }),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("dynamo")));
 }

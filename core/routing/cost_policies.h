@@ -24,7 +24,7 @@ class MarginalCostPolicy final : public Policy {
                CandidateTable& candidates) const override;
 };
 
-// W + P: the predicted time to first token alone.
+// W + T + P: the predicted time to first token alone.
 class MinTtftPolicy final : public Policy {
  public:
   std::string_view name() const override { return "min_ttft"; }

@@ -170,7 +170,8 @@ void RunTrace(const Options& options, Report* report) {
   report->Add("resident_pairs", static_cast<double>(memory.resident_pairs));
   report->Add("account_bytes", static_cast<double>(memory.account_bytes));
   report->Add("resident_bytes", static_cast<double>(memory.resident_bytes));
-  report->Add("calib_random_read_ns", CalibrateRandomRead());
+  report->Add("calib_random_read_ns", CalibrateRandomRead(/*huge_pages=*/false));
+  report->Add("calib_random_read_huge_ns", CalibrateRandomRead(/*huge_pages=*/true));
   if (!options.comparators) return;
   report->BeginGroup("comparators");
   report->BeginGroup("radix");

@@ -306,7 +306,8 @@ void ScaleCell(std::uint64_t pairs, std::uint32_t exact_blocks, Report* report) 
   report->Add("match_p99_us", Percentile(match_us, 0.99));
   report->Add("match_all_slots_p50_us", Percentile(slots_us, 0.5));
   report->Add("match_all_slots_p99_us", Percentile(slots_us, 0.99));
-  report->Add("calib_random_read_ns", CalibrateRandomRead());
+  report->Add("calib_random_read_ns", CalibrateRandomRead(/*huge_pages=*/false));
+  report->Add("calib_random_read_huge_ns", CalibrateRandomRead(/*huge_pages=*/true));
 }
 
 void HashCell(Report* report) {

@@ -1,13 +1,17 @@
 #include "tests/bench/index_bench_run.h"
 
 #include <malloc.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
+#include <memory>
+#include <new>
 #include <numeric>
 #include <thread>
 
@@ -97,12 +101,19 @@ double Median(std::vector<double> values) {
   return Percentile(values, 0.5);
 }
 
-double CalibrateRandomRead() {
-  constexpr std::size_t kLines = (std::size_t{256} << 20) / 64;
+double CalibrateRandomRead(bool huge_pages) {
+  constexpr std::size_t kBytes = std::size_t{256} << 20;
+  constexpr std::size_t kLines = kBytes / 64;
+  constexpr std::size_t kHugePage = std::size_t{2} << 20;
   struct alignas(64) Line {
     std::uint32_t next;
   };
-  std::vector<Line> lines(kLines);
+  const std::unique_ptr<void, decltype(&std::free)> memory(std::aligned_alloc(kHugePage, kBytes),
+                                                           &std::free);
+  if (memory == nullptr) return 0;
+  // Where huge pages are given to all, small ones must be asked for, too.
+  madvise(memory.get(), kBytes, huge_pages ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+  auto* const lines = new (memory.get()) Line[kLines];
   std::vector<std::uint32_t> order(kLines);
   std::iota(order.begin(), order.end(), 0u);
   Random random(1);

@@ -35,8 +35,9 @@ struct MemoryFigures {
   std::uint64_t resident_bytes = 0;  // and by what the process grew
 };
 
-// Nanoseconds of one dependent load of a cache line, over 256 MB.
-double CalibrateRandomRead();
+// Nanoseconds of one dependent load of a cache line, over 256 MB of small pages, or of huge ones as
+// far as the system has them: the difference is the price of address translation.
+double CalibrateRandomRead(bool huge_pages);
 
 // Resident memory of this process, in bytes.
 std::uint64_t ResidentBytes();

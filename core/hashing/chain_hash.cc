@@ -58,8 +58,8 @@ std::uint64_t LoadWord(const void* from) {
 // Low half of the 128-bit product, xor its high half.
 std::uint64_t FoldedProduct(std::uint64_t a, std::uint64_t b) {
 #if defined(__GNUC__) && defined(__x86_64__)
-  // What is below, but that g++ 12 moves halves of products through memory, and each step of a chain
-  // would wait for it.
+  // What is below, but that g++ 12 moves halves of products through memory, and each step of a
+  // chain would wait for it.
   std::uint64_t high;
   asm("mulq %2" : "+a"(a), "=d"(high) : "rm"(b) : "cc");
   return a ^ high;

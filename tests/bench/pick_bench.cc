@@ -4,9 +4,14 @@
 // alternate, the result is the median of the pairs.
 //
 //   pick_bench [--json] [--rounds N] [--seconds S] [--inflight N] [--tokens N] [--block-size B]
-//              [--blocks N] [--open N] [--unary-outcomes]
+//              [--blocks N] [--open N] [--unary-outcomes] [--floor-reads-as-pick]
+//
+// --floor-reads-as-pick: the constant's handler leaves its message to the router's own reader of
+// token ids instead of protobuf. What the pick itself costs is then all of the difference.
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/impl/codegen/server_callback_handlers.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/slice.h>
 #include <time.h>
 
 #include <cstdio>
@@ -23,8 +28,9 @@
 #include "core/base/log.h"
 #include "core/routing/picker.h"
 #include "server/app.h"
-#include "server/message_pool.h"
 #include "server/pick_handler.h"
+#include "server/pick_request_reader.h"
+#include "tests/bench/message_pool.h"
 #include "tests/bench/paired_rounds.h"
 #include "tests/bench/pick_bench.h"
 #include "warmpath/v1/router.grpc.pb.h"
@@ -32,13 +38,18 @@
 namespace warmpath::bench {
 namespace {
 
-// Answers a constant to a PickRequest; its messages' memory is kept as PickEndpoint's is.
+// Answers a constant to a PickRequest, whose memory is kept from call to call.
 class FloorService final : public grpc::Service {
  public:
-  FloorService() {
-    using Handler = grpc::internal::CallbackUnaryHandler<v1::PickRequest, v1::PickResponse>;
+  explicit FloorService(bool reads_as_pick) {
     AddMethod(new grpc::internal::RpcServiceMethod(kFloorMethod,
                                                    grpc::internal::RpcMethod::NORMAL_RPC, nullptr));
+    if (reads_as_pick) {
+      using Handler = grpc::internal::CallbackUnaryHandler<grpc::ByteBuffer, grpc::ByteBuffer>;
+      MarkMethodRawCallback(0, new Handler(AnswerBytes));
+      return;
+    }
+    using Handler = grpc::internal::CallbackUnaryHandler<v1::PickRequest, v1::PickResponse>;
     auto* handler = new Handler([](grpc::CallbackServerContext* context, const v1::PickRequest*,
                                    v1::PickResponse* response) {
       response->mutable_endpoint()->set_address("10.0.0.1:8000");
@@ -51,6 +62,28 @@ class FloorService final : public grpc::Service {
   }
 
  private:
+  static grpc::ServerUnaryReactor* AnswerBytes(grpc::CallbackServerContext* context,
+                                               const grpc::ByteBuffer* request,
+                                               grpc::ByteBuffer* response) {
+    static thread_local v1::PickRequest parsed;
+    static thread_local std::string bytes;
+    std::vector<grpc::Slice> slices;
+    bool ok = request->Dump(&slices).ok();
+    bytes.clear();
+    for (const grpc::Slice& slice : slices) {
+      bytes.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
+    }
+    ok = ok && ReadPickRequest(bytes, &parsed);
+    v1::PickResponse constant;
+    constant.mutable_endpoint()->set_address("10.0.0.1:8000");
+    const grpc::Slice slice(constant.SerializeAsString());
+    grpc::ByteBuffer buffer(&slice, 1);
+    response->Swap(&buffer);
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    reactor->Finish(ok ? grpc::Status::OK : grpc::Status::CANCELLED);
+    return reactor;
+  }
+
   MessagePool<v1::PickRequest, v1::PickResponse> messages_;
 };
 
@@ -101,7 +134,7 @@ int RunServer(const Settings& settings) {
   config.server.heavy_prompt_tokens = 200'000;  // the same path for every length
   config.fleet.defaults.routing_block_size = settings.block_size;
   App::Options options{.config = config, .random_seed = 1, .extra_services = {}};
-  options.extra_services.push_back(std::make_shared<FloorService>());
+  options.extra_services.push_back(std::make_shared<FloorService>(settings.floor_reads_as_pick));
   auto app = App::Start(std::move(options));
   if (!app.ok()) Die(app.status().ToString());
   std::vector<std::unique_ptr<WorkerFeed>> feeds = AddWorkers(**app, settings);
@@ -147,6 +180,10 @@ int Main(int argc, char** argv) {
     const std::string_view flag = argv[i];
     if (flag == "--json") {
       settings.json = true;
+      continue;
+    }
+    if (flag == "--floor-reads-as-pick") {
+      settings.floor_reads_as_pick = true;
       continue;
     }
     if (flag == "--unary-outcomes") {

@@ -21,6 +21,7 @@ inline constexpr int kRequests = 256;  // distinct prompts, used in turn
 struct Settings {
   bool json = false;
   bool unary_outcomes = false;
+  bool floor_reads_as_pick = false;
   int rounds = 5;
   double seconds = 5;
   int inflight = 32;

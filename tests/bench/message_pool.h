@@ -1,11 +1,11 @@
-// Memory for the messages of unary calls, used again and again: a pick's token ids grow a list
-// eight times over while they are parsed, and its response holds a dozen small strings and maps.
-// From a buffer that is kept, all of it is a few additions.
+// Memory for the messages of unary calls, used again and again: a list of token ids grows eight
+// times over while protobuf parses it, and each time asks for memory. So a constant handler costs
+// what it must and no more.
 //
 // Messages that need more than the buffer get the rest from the heap and give it back with the
 // call, so what is kept is bounded: kKeptPerThread buffers of kBufferBytes per thread.
-#ifndef WARMPATH_SERVER_MESSAGE_POOL_H_
-#define WARMPATH_SERVER_MESSAGE_POOL_H_
+#ifndef WARMPATH_TESTS_BENCH_MESSAGE_POOL_H_
+#define WARMPATH_TESTS_BENCH_MESSAGE_POOL_H_
 
 #include <google/protobuf/arena.h>
 #include <grpcpp/support/message_allocator.h>
@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-namespace warmpath {
+namespace warmpath::bench {
 
 // Thread-safe. Must outlive the service that uses it, and all its calls.
 template <class Request, class Response>
@@ -62,6 +62,6 @@ class MessagePool final : public grpc::MessageAllocator<Request, Response> {
   }
 };
 
-}  // namespace warmpath
+}  // namespace warmpath::bench
 
-#endif  // WARMPATH_SERVER_MESSAGE_POOL_H_
+#endif  // WARMPATH_TESTS_BENCH_MESSAGE_POOL_H_

@@ -17,6 +17,7 @@ namespace {
 constexpr std::size_t kMaxModel = 1024;
 constexpr std::size_t kMaxRequestId = 256;  // kept with the reservation
 constexpr std::size_t kMaxKey = 1024;
+constexpr std::size_t kMaxTenant = 256;  // kept while the tenant is among those of the pool
 constexpr int kMaxEndpoints = 16'384;
 constexpr std::uint32_t kMaxLeaseMs = 3'600'000;
 
@@ -52,6 +53,7 @@ void TermsToProto(const CandidateTerms& terms, v1::CandidateTerms* m) {
   m->set_decode_stall_ms(terms.decode_stall_s * 1000);
   m->set_kv_pressure_ms(terms.kv_pressure_s * 1000);
   m->set_kv_wait_ms(terms.kv_wait_s * 1000);
+  m->set_tenant_ms(terms.tenant_s * 1000);
   m->set_cost_ms(terms.cost_s * 1000);
   m->set_inflight(terms.inflight);
   m->set_kv_tokens(terms.kv_tokens);
@@ -69,6 +71,7 @@ absl::Status QueryFromProto(const v1::PickRequest& request, Query* query) {
   WARMPATH_RETURN_IF_ERROR(CheckLength("model", request.model(), kMaxModel));
   WARMPATH_RETURN_IF_ERROR(CheckLength("request_id", request.request_id(), kMaxRequestId));
   WARMPATH_RETURN_IF_ERROR(CheckLength("session_key", request.session_key(), kMaxKey));
+  WARMPATH_RETURN_IF_ERROR(CheckLength("tenant", request.tenant(), kMaxTenant));
   WARMPATH_RETURN_IF_ERROR(CheckPrefixAwareId(request.prefix_aware_id()));
   if (request.subset_size() > kMaxEndpoints || request.exclude_size() > kMaxEndpoints) {
     return absl::InvalidArgumentError(
@@ -85,6 +88,7 @@ absl::Status QueryFromProto(const v1::PickRequest& request, Query* query) {
   }
   query->session_key = request.session_key();
   query->prefix_aware_id = request.prefix_aware_id();
+  query->tenant = request.tenant();
   query->subset_present = request.subset_present();
   query->subset.assign(request.subset().begin(), request.subset().end());
   query->exclude.assign(request.exclude().begin(), request.exclude().end());

@@ -266,6 +266,7 @@ absl::Status PickRequestFromJson(std::string_view json, v1::PickRequest* r) {
              {"lora", Into<std::string>([r](auto v) { r->set_lora(std::move(v)); })},
              {"cache_salt", Into<std::string>([r](auto v) { r->set_cache_salt(std::move(v)); })},
              {"session_key", Into<std::string>([r](auto v) { r->set_session_key(std::move(v)); })},
+             {"tenant", Into<std::string>([r](auto v) { r->set_tenant(std::move(v)); })},
              {"prefix_aware_id",
               Into<std::string>([r](auto v) { r->set_prefix_aware_id(std::move(v)); })},
              {"subset",

@@ -84,7 +84,8 @@ void PrintWorkers(const v1::ListWorkersResponse& response, std::ostream& out) {
 
 void PrintCandidates(const v1::PickResponse& response, std::ostream& out) {
   Table table({"TARGET", "ADDRESS", "CACHED", "UNCACHED", "WAIT ms", "COPY ms", "PREFILL ms",
-               "POOL ms", "STALL ms", "KV ms", "KVWAIT ms", "COST ms", "KNOWLEDGE", "EXCLUDED"});
+               "POOL ms", "STALL ms", "KV ms", "KVWAIT ms", "TENANT ms", "COST ms", "KNOWLEDGE",
+               "EXCLUDED"});
   for (const auto& c : response.explanation().candidates()) {
     std::vector<std::string> causes;
     if (c.freshness_cause() != v1::FRESHNESS_CAUSE_UNSPECIFIED) {
@@ -94,8 +95,9 @@ void PrintCandidates(const v1::PickResponse& response, std::ostream& out) {
                   absl::StrCat(c.cached_tokens()), absl::StrCat(c.uncached_tokens()),
                   Fixed(c.wait_ms(), 1), Fixed(c.copy_ms(), 1), Fixed(c.prefill_ms(), 1),
                   Fixed(c.pool_price_ms(), 1), Fixed(c.decode_stall_ms(), 1),
-                  Fixed(c.kv_pressure_ms(), 1), Fixed(c.kv_wait_ms(), 1), Fixed(c.cost_ms(), 1),
-                  FreshnessCell(c.freshness(), causes), c.excluded().empty() ? "-" : c.excluded()});
+                  Fixed(c.kv_pressure_ms(), 1), Fixed(c.kv_wait_ms(), 1), Fixed(c.tenant_ms(), 1),
+                  Fixed(c.cost_ms(), 1), FreshnessCell(c.freshness(), causes),
+                  c.excluded().empty() ? "-" : c.excluded()});
   }
   out << table.Render();
   for (const std::string& note : response.explanation().notes()) out << "note: " << note << "\n";

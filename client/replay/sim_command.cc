@@ -83,6 +83,7 @@ ABSL_FLAG(std::string, compare, "marginal_cost",
           "sim: policy that the others are compared with, pair by pair of seeds; empty: none");
 ABSL_FLAG(uint32_t, tenants, 1, "sim: tenants that the conversations belong to");
 ABSL_FLAG(double, tenant_zipf, 1, "sim: the n-th tenant has 1 / n^this as many as the first");
+ABSL_FLAG(bool, tenant_fairness, false, "sim: the router's setting of this name");
 ABSL_FLAG(double, batch_share, 0,
           "sim: adds a batch tenant whose prefills, all of them new, take this share of the "
           "engines' time; every run is then repeated without it, to know what it costs others");
@@ -264,6 +265,7 @@ absl::StatusOr<SimOptions> OptionsFromFlags(const WorkloadSource& source) {
   options.report_lag_s = absl::GetFlag(FLAGS_report_lag_ms) / 1e3;
   options.signal_lag_s = absl::GetFlag(FLAGS_signal_lag_ms) / 1e3;
   options.overlay = absl::GetFlag(FLAGS_overlay);
+  options.tenant_fairness = absl::GetFlag(FLAGS_tenant_fairness);
   return options;
 }
 
@@ -372,7 +374,7 @@ absl::Status RunSim() {
     std::cout << SimTable(cells);
     const std::string comparison = SimComparison(cells, absl::GetFlag(FLAGS_compare));
     if (!comparison.empty()) std::cout << "\n" << comparison;
-    const std::string tenants = TenantTable(cells);
+    const std::string tenants = SimTenantTable(cells);
     if (!tenants.empty()) std::cout << "\n" << tenants;
   }
   const std::string settings = SettingsJson(options, seeds);

@@ -44,6 +44,8 @@ struct PoolConfig {
   // False: only what lies in the GPUs counts as held. For simulations of what slower tiers are
   // worth.
   bool slow_tiers = true;
+  // Tenants that use more than their share pay for the wait of others' requests; docs/policy.md.
+  bool tenant_fairness = false;
   PrefixAwareConfig prefix_aware;
   std::vector<std::string> aliases;
 };

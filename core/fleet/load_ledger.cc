@@ -191,6 +191,7 @@ class Ledger final : public LoadLedger {
   }
   LoadsNow Loads(absl::Time now) const override { return books_.Loads(now); }
   PoolAverages Averages() const override { return books_.Averages(); }
+  TenantTable& tenants() override { return tenants_; }
 
   bool Tick(absl::Time now) override {
     books_.Tick(now);
@@ -291,6 +292,7 @@ class Ledger final : public LoadLedger {
   void Attach(Place place, absl::Time now) {
     const TargetId target = table_[place].reservation.target;
     books_.Attach(place, now);
+    tenants_.Open(table_[place].reservation.tenant, target);
     books_.SetOpenBlocks(target, OpenBlocks(target));
   }
 
@@ -298,6 +300,7 @@ class Ledger final : public LoadLedger {
     const Reservation& r = table_[place].reservation;
     Overlay(r.chain_kind).Close(r.target, table_[place].path, linger);
     books_.Detach(place, now);
+    tenants_.Close(r.tenant, r.target);
     books_.SetOpenBlocks(r.target, OpenBlocks(r.target));
   }
 
@@ -372,6 +375,7 @@ class Ledger final : public LoadLedger {
   ReservationTable table_;
   std::array<PrefixOverlay, kChainKindCount> overlays_;
   TargetBooks books_;
+  TenantTable tenants_;
   StringMap<ReservationId> by_request_;
   absl::flat_hash_map<std::uint64_t, HolderList> holders_;  // none of them empty
   std::deque<Orphan> orphans_;                              // by the end of their windows

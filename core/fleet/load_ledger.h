@@ -22,6 +22,7 @@
 #include "core/base/ids.h"
 #include "core/fleet/pool_averages.h"
 #include "core/fleet/target_load.h"
+#include "core/fleet/tenant_table.h"
 #include "core/fleet/worker.h"
 
 namespace warmpath {
@@ -64,6 +65,7 @@ struct Reservation {
   absl::Time lease_until = absl::InfiniteFuture();
   absl::Duration lease;
   bool first_token_seen = false;
+  TenantNumber tenant = 0;
 };
 
 // How long a target prefilled, as first tokens tell: from the one before, or from the pick if that
@@ -145,6 +147,8 @@ class LoadLedger {
   // Of all targets at once: what a pick asks for.
   virtual LoadsNow Loads(absl::Time now) const = 0;
   virtual PoolAverages Averages() const = 0;
+  // Knows where the requests of each tenant are, by the reservations' tenant.
+  virtual TenantTable& tenants() = 0;
 
   // Leases, lingering overlay entries, re-adoption windows, rho. Does a bounded amount of work and
   // returns true while more is due, so that a caller can let picks in between.

@@ -83,6 +83,7 @@ absl::StatusOr<std::unique_ptr<SimRouter>> SimRouter::Create(const SimRouterOpti
   FleetConfig config;
   config.defaults.routing_block_size = options.block_size;
   config.defaults.overlay = options.overlay;
+  config.defaults.tenant_fairness = options.tenant_fairness;
   const std::vector<std::string_view> competitors = CompetitorNames();
   const bool is_competitor =
       std::find(competitors.begin(), competitors.end(), options.policy) != competitors.end();
@@ -202,6 +203,8 @@ absl::StatusOr<SimRouter::Placement> SimRouter::Pick(const SimPrompt& prompt, do
   query.prompt_tokens = prompt.prompt_tokens;
   query.tokens = prompt.head;
   query.session_key = session_key_;
+  tenant_id_ = absl::StrCat("tenant-", prompt.tenant);
+  query.tenant = tenant_id_;
   query.holder = kHolder;
   query.max_fallbacks = 0;
   if (competitor_ != nullptr) {

@@ -36,6 +36,7 @@ struct SimRouterOptions {
   std::uint32_t block_size = 0;
   std::vector<SimWorkerSpec> workers = {};
   bool overlay = true;
+  bool tenant_fairness = false;
   bool competitors_see_host = true;  // as SimOptions
   std::uint64_t seed = 1;
 };
@@ -120,6 +121,7 @@ class SimRouter {
   std::uint64_t finished_ = 0;
   std::vector<WorkerSight> sights_;
   std::string session_key_;
+  std::string tenant_id_;
 };
 
 // marginal_cost, taking only what lies in the GPUs for held. An ablation, but not of the cost.

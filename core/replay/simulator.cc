@@ -171,6 +171,7 @@ class Simulation {
     SimRouterOptions router{.policy = bound_ ? "marginal_cost" : o_.policy,
                             .block_size = o_.block_size,
                             .overlay = o_.overlay,
+                            .tenant_fairness = o_.tenant_fairness,
                             .competitors_see_host = o_.competitors_see_host,
                             .seed = o_.seed};
     for (std::uint32_t i = 0; i < o_.workers; ++i) {

@@ -44,6 +44,7 @@ struct SimOptions {
   double report_lag_s = 0;           // from an engine's state to its report in the ledger
   double signal_lag_s = 0.005;       // from a first token or finish to the router's knowledge
   bool overlay = true;               // prompts in flight are known before their events come
+  bool tenant_fairness = false;      // the router's setting of this name
   std::uint64_t seed = 1;            // of the router's choices and of losses
 
   // Called now and then with the number of requests that are done.

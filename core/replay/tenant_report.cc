@@ -91,7 +91,7 @@ std::vector<TenantSummary> TenantsOverSeeds(const SimCell& cell) {
   return means;
 }
 
-std::string TenantTable(const std::vector<SimCell>& cells) {
+std::string SimTenantTable(const std::vector<SimCell>& cells) {
   std::string table;
   const SimCell* block = nullptr;
   for (const SimCell& cell : cells) {

@@ -23,7 +23,7 @@ double JainIndex(const std::vector<double>& values);
 std::vector<TenantSummary> TenantsOverSeeds(const SimCell& cell);
 
 // Lines of all policies of one block; empty where there is a single tenant.
-std::string TenantTable(const std::vector<SimCell>& cells);
+std::string SimTenantTable(const std::vector<SimCell>& cells);
 std::string TenantHtml(const SimCell* first, std::size_t count);
 // Of one cell: `, "jain_goodput": ..., "tenants": [...]`; empty for a single tenant.
 std::string TenantJson(const SimCell& cell);

@@ -20,6 +20,7 @@
 #include "core/routing/decision.h"
 #include "core/routing/endpoint_filter.h"
 #include "core/routing/query.h"
+#include "core/routing/tenant_charge.h"
 
 namespace warmpath {
 
@@ -79,6 +80,7 @@ struct PickInputs {
   PoolAverages averages;
   double pool_rate = 0;  // Pool::mean_rate()
   bool unequal = false;  // Pool::unequal()
+  TenantCharge tenant = {};
 
   CostShared costs() const {
     return CostShared{.prompt_tokens = prompt_tokens,

@@ -5,6 +5,11 @@ namespace warmpath {
 void ScoreByCost(const PolicyContext& context, std::size_t first, std::size_t last,
                  CandidateTable& candidates) {
   MarginalCosts(context.costs, candidates.costs(), first, last, candidates.scores().data());
+  if (!context.tenant.charges()) return;
+  for (std::size_t i = first; i < last; ++i) {
+    candidates.scores()[i] +=
+        context.tenant.Seconds(candidates.target(i), candidates.InputOf(i, context.costs));
+  }
 }
 
 // Both return kCost; the picker tells apart what became of the prefix once the winner is verified.

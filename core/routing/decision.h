@@ -34,6 +34,7 @@ struct CandidateTerms {
   double decode_stall_s = 0;          // beta * D * (1 + D / D0) * P * s^3.5
   double kv_pressure_s = 0;           // zeta * (X / C)^2 / s^2
   double kv_wait_s = 0;               // K
+  double tenant_s = 0;                // F
   double cost_s = 0;                  // the policy's score; the sum for marginal_cost
   std::uint32_t inflight = 0;
   std::uint64_t kv_tokens = 0;

@@ -60,7 +60,8 @@ class LockedPick {
                                 .targets = pool_.targets(),
                                 .costs = inputs_.costs(),
                                 .state = pool_.pick_state(),
-                                .random = pool_.random()};
+                                .random = pool_.random(),
+                                .tenant = inputs_.tenant};
     reason_ = policy_.Score(policy_input_, context, candidates_);
     pool_.pick_state().not_finite += candidates_.DropNotFinite();
     if (candidates_.empty()) return std::nullopt;
@@ -145,9 +146,9 @@ CandidateTerms TermsOf(const TargetState& state) {
 }
 
 CandidateTerms TermsOf(const std::vector<TargetState>& targets, const CandidateTable& candidates,
-                       std::size_t i, const CostShared& shared) {
+                       std::size_t i, const PickInputs& inputs) {
   CandidateTerms terms = TermsOf(targets[candidates.target(i)]);
-  const CostInput input = candidates.InputOf(i, shared);
+  const CostInput input = candidates.InputOf(i, inputs.costs());
   const CostTerms costs = MarginalCost(input);
   terms.cached_tokens = input.cached_tokens;
   terms.uncached_tokens = input.prompt_tokens - input.cached_tokens;
@@ -159,6 +160,7 @@ CandidateTerms TermsOf(const std::vector<TargetState>& targets, const CandidateT
   terms.decode_stall_s = costs.decode_stall_s;
   terms.kv_pressure_s = costs.kv_pressure_s;
   terms.kv_wait_s = costs.kv_wait_s;
+  terms.tenant_s = inputs.tenant.Seconds(candidates.target(i), input);
   terms.cost_s = candidates.scores()[i];
   terms.inflight = input.inflight;
   terms.kv_tokens = input.kv_tokens;
@@ -191,13 +193,13 @@ void OrderRest(const CandidateTable& candidates, std::size_t chosen, std::size_t
   }
 }
 
-void Explain(const std::vector<TargetState>& targets, std::size_t chosen, const CostShared& shared,
+void Explain(const std::vector<TargetState>& targets, std::size_t chosen, const PickInputs& inputs,
              const PolicyInput& policy_input, PickScratch& scratch, Decision& decision) {
   const CandidateTable& candidates = scratch.candidates;
-  decision.explanation.push_back(TermsOf(targets, candidates, chosen, shared));
+  decision.explanation.push_back(TermsOf(targets, candidates, chosen, inputs));
   OrderRest(candidates, chosen, candidates.size(), /*with_limited=*/true, &scratch.order);
   for (const std::uint32_t i : scratch.order) {
-    decision.explanation.push_back(TermsOf(targets, candidates, i, shared));
+    decision.explanation.push_back(TermsOf(targets, candidates, i, inputs));
   }
   for (const LeftOut& left_out : scratch.left_out) {
     CandidateTerms terms = TermsOf(targets[left_out.target]);
@@ -323,6 +325,12 @@ absl::StatusOr<Decision> Picker::Pick(Pool& pool, const Query& query, absl::Dura
     inputs.averages = ledger.Averages();
     inputs.pool_rate = pool.mean_rate();
     inputs.unequal = pool.unequal();
+    TenantNumber tenant = 0;
+    if (config.tenant_fairness && !query.tenant.empty()) {
+      TenantTable& tenants = ledger.tenants();
+      tenant = query.reserve ? tenants.Enter(query.tenant) : tenants.Find(query.tenant);
+      inputs.tenant = TenantCharge(&tenants, tenant);
+    }
     inputs.output_tokens =
         inputs.averages.cold() && query.expected_output_tokens > 0
             ? static_cast<double>(std::min(query.expected_output_tokens, kMostTokens))
@@ -355,7 +363,7 @@ absl::StatusOr<Decision> Picker::Pick(Pool& pool, const Query& query, absl::Dura
     decision.freshness = candidates.freshness(chosen);
     decision.causes = pool.targets()[target].AllCauses();
     if (query.explain) {
-      Explain(pool.targets(), chosen, inputs.costs(), policy_input, scratch, decision);
+      Explain(pool.targets(), chosen, inputs, policy_input, scratch, decision);
     }
     TakeEndpoints(pool.targets(), chosen, query.max_fallbacks, &scratch);
     if (query.reserve) {
@@ -366,6 +374,7 @@ absl::StatusOr<Decision> Picker::Pick(Pool& pool, const Query& query, absl::Dura
       reservation.copied_tokens = candidates.copied_tokens(chosen);
       reservation.copy_s = terms.copy_s;
       reservation.wait_s = terms.wait_s;
+      reservation.tenant = tenant;
       decision.reservation_id = ledger.Open(std::move(reservation), query.chain, now);
       if (decision.reservation_id == 0) {
         return absl::ResourceExhaustedError(absl::StrCat(
@@ -373,6 +382,7 @@ absl::StatusOr<Decision> Picker::Pick(Pool& pool, const Query& query, absl::Dura
             " reservations are open, as many as max_reservations_per_pool allows; report "
             "outcomes, or use shorter leases"));
       }
+      ledger.tenants().Use(tenant, terms.prefill_s, now);
       state.last_turn = target;
       state.prompt_tokens += inputs.prompt_tokens;
       state.matched_tokens += longest_match;

@@ -18,6 +18,7 @@
 #include "core/routing/candidate_table.h"
 #include "core/routing/cost.h"
 #include "core/routing/query.h"
+#include "core/routing/tenant_charge.h"
 
 namespace warmpath {
 
@@ -47,6 +48,7 @@ struct PolicyContext {
   CostShared costs;
   PickState& state;
   Random& random;
+  TenantCharge tenant = {};
 };
 
 // What Prepare made of the query, before the pool's mutex is taken.

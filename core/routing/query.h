@@ -40,6 +40,7 @@ struct Query {
 
   std::string_view session_key;
   std::string_view prefix_aware_id;
+  std::string_view tenant;  // empty: none. Counts in pools with tenant_fairness only
 
   bool subset_present = false;
   std::vector<std::string_view> subset;   // "ip:port" or "ip"

@@ -226,6 +226,10 @@ void VisitPoolSettings(ConfigVisitor& v, PoolConfig& p) {
                   "Picks are refused with RESOURCE_EXHAUSTED when the best candidate's predicted "
                   "wait exceeds this. 0: off."},
                  {absl::ZeroDuration(), absl::Hours(1)}, &p.max_wait);
+  v.Switch({"tenant_fairness", "",
+            "Tenants that use more than an equal share of the pool's prefill time are kept away "
+            "from the requests of others; docs/policy.md. Requests name their tenant."},
+           &p.tenant_fairness);
   v.BeginSection({"prefix_aware", "", "Knobs of the policy prefix_aware (docs/sagemaker.md)."});
   v.Integer({"prefix_length", "",
              "Length of the prefix that chooses the target: bytes of text, characters of chat "

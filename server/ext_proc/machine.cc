@@ -190,6 +190,7 @@ void ExtProcMachine::Want(Reply reply, ProcessingResponses* out) {
   }
   pick_.set_request_id(head_.request_id);
   pick_.set_session_key(head_.session_key);
+  pick_.set_tenant(head_.fairness_id);
   pick_.set_prefix_aware_id(head_.prefix_aware_id);
   pick_.set_slo_ttft_ms(head_.slo_ttft_ms);
   pick_.set_slo_tpot_ms(head_.slo_tpot_ms);

@@ -24,6 +24,7 @@ constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 TEST(ConvertPickTest, QueryCarriesEveryField) {
   v1::PickRequest r;
   r.set_session_key("s");
+  r.set_tenant("t");
   r.set_prefix_aware_id("caf\xc3\xa9 1");
   r.set_subset_present(true);
   r.add_subset("10.0.0.1");
@@ -38,6 +39,7 @@ TEST(ConvertPickTest, QueryCarriesEveryField) {
   Query q;
   ASSERT_THAT(QueryFromProto(r, &q), IsOk());
   EXPECT_EQ(q.session_key, "s");
+  EXPECT_EQ(q.tenant, "t");
   EXPECT_EQ(q.prefix_aware_id, "caf\xc3\xa9 1");
   EXPECT_TRUE(q.subset_present);
   EXPECT_THAT(q.subset, ElementsAre("10.0.0.1"));

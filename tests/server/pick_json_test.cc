@@ -22,7 +22,7 @@ TEST(PickJsonTest, ReadsEveryField) {
   v1::PickRequest r;
   ASSERT_THAT(PickRequestFromJson(R"({
       "model":"m","tokens":[1,4294967295],"multimodal":[{"id":"i","start":1,"length":2}],
-      "lora":"l","cache_salt":"","session_key":"s","prefix_aware_id":"p","subset":["a:1","b"],
+      "lora":"l","cache_salt":"","session_key":"s","tenant":"t","prefix_aware_id":"p","subset":["a:1","b"],
       "exclude":["w"],"priority":-2,"slo_ttft_ms":1,"slo_tpot_ms":2,"expected_output_tokens":3,
       "request_id":"r","reservation_lease_ms":4,"max_wait_ms":5,"policy":"random","explain":true})",
                                   &r),
@@ -35,6 +35,7 @@ TEST(PickJsonTest, ReadsEveryField) {
   EXPECT_TRUE(r.subset_present());
   EXPECT_THAT(r.subset(), ElementsAre("a:1", "b"));
   EXPECT_THAT(r.exclude(), ElementsAre("w"));
+  EXPECT_EQ(r.tenant(), "t");
   EXPECT_EQ(r.priority(), -2);
   EXPECT_EQ(r.expected_output_tokens(), 3u);
   EXPECT_EQ(r.reservation_lease_ms(), 4u);

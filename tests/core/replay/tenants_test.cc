@@ -123,11 +123,11 @@ TEST(TenantsTest, EachTenantsFiguresByHand) {
                         "\"ttft_mean_s\": 2, \"ttft_p99_s\": 3, \"goodput\": 0.5, "
                         "\"slowdown\": 5}"));
   EXPECT_THAT(SimCellsJson({cell}), HasSubstr("\"jain_goodput\": 1"));
-  EXPECT_THAT(TenantTable({cell}), HasSubstr("1 workers, load 0.50, by tenant"));
+  EXPECT_THAT(SimTenantTable({cell}), HasSubstr("1 workers, load 0.50, by tenant"));
   EXPECT_THAT(TenantHtml(&cell, 1), HasSubstr("<td>p</td><td>1</td>"));
   const SimCell single{.policy = "p", .seeds = {alone}};
   EXPECT_EQ(TenantJson(single), "");
-  EXPECT_EQ(TenantTable({single}), "");
+  EXPECT_EQ(SimTenantTable({single}), "");
   EXPECT_EQ(TenantHtml(&single, 1), "");
 }
 

@@ -78,6 +78,7 @@ TEST_F(MachinePickTest, ControlHeadersAreReadAndDoNotReachTheWorker) {
     EXPECT_EQ(pick.slo_ttft_ms(), 250u);
     EXPECT_EQ(pick.slo_tpot_ms(), 13u);
     EXPECT_EQ(pick.prefix_aware_id(), "prefix");
+    EXPECT_EQ(pick.tenant(), "tenant");
     EXPECT_EQ(pick.request_id(), "id-1");
     std::vector<std::string> names;
     for (const auto& [name, value] : headers) names.push_back(name);

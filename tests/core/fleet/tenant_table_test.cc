@@ -68,9 +68,10 @@ TEST(TenantTableTest, AFullTableGivesUpWhoUsedLeastAndHasNothingInFlight) {
   EXPECT_EQ(table.Find("t7"), 0u);
   EXPECT_EQ(table.OverShare(seventh), 0);
   table.Open(seventh, 0);
-  EXPECT_EQ(table.Enter("newer"), table.Find("newer"));
+  const TenantNumber ninth = table.Find("t9");
+  EXPECT_EQ(table.Enter("newer"), ninth);
   EXPECT_EQ(table.Find("t9"), 0u);
-  table.Open(table.Find("newer"), 0);
+  table.Open(ninth, 0);
   EXPECT_EQ(table.Enter("none left"), 0u);
   EXPECT_EQ(table.size(), TenantTable::kMostTenants);
   table.Close(seventh, 0);

@@ -42,6 +42,7 @@ class PickMessages {
   }
 
   bool Read(const grpc::ByteBuffer& from) {
+    size_ = from.Length();
     grpc::Slice whole;
     if (from.TrySingleSlice(&whole).ok()) return ReadPickRequest(View(whole), &request_);
     std::vector<grpc::Slice> slices;
@@ -68,9 +69,10 @@ class PickMessages {
     response_ = NewResponse();
     if (request_.tokens().ids().Capacity() > kKeptIds) request_.clear_tokens();
     if (bytes_.capacity() > kKeptBytes) std::string().swap(bytes_);
-    // Other prompts and lists of endpoints are as long as their callers like.
-    if (request_.prompt_case() != v1::PickRequest::kTokens || request_.subset_size() > 0 ||
-        request_.exclude_size() > 0 || request_.multimodal_size() > 0) {
+    // Texts, other prompts and lists of endpoints are as long as their callers like.
+    if (size_ > kKeptBytes || request_.prompt_case() != v1::PickRequest::kTokens ||
+        request_.subset_size() > 0 || request_.exclude_size() > 0 ||
+        request_.multimodal_size() > 0) {
       request_ = v1::PickRequest();
     }
   }
@@ -85,7 +87,8 @@ class PickMessages {
   }
 
   v1::PickRequest request_;
-  std::string bytes_;  // of a message that came in pieces
+  std::size_t size_ = 0;  // of the message read last, bytes
+  std::string bytes_;     // of a message that came in pieces
   // Its dozen small strings and messages are a few additions here.
   alignas(8) std::array<char, kArenaBytes> memory_;
   google::protobuf::Arena arena_{memory_.data(), memory_.size()};

@@ -230,8 +230,9 @@ void EngineWorker::RunOnce() {
 int EngineWorker::IdleMs() const {
   absl::Time due = absl::InfiniteFuture();
   for (const auto& publisher : publishers_) due = std::min(due, publisher->TickDue());
-  const std::int64_t left = absl::ToInt64Milliseconds(due - clock_.Now()) + 1;
-  return static_cast<int>(std::clamp<std::int64_t>(left, 1, kTickMs));
+  const absl::Duration left =
+      std::clamp(due - clock_.Now(), absl::ZeroDuration(), absl::Milliseconds(kTickMs - 1));
+  return static_cast<int>(absl::ToInt64Milliseconds(left)) + 1;
 }
 
 void EngineWorker::WaitForWork(bool busy) {

@@ -1,5 +1,5 @@
-// Memory of chains that are gone, for those to come. A pick makes two copies of its chain, each of
-// about a kilobyte, which are given back by other threads much later: for the allocator the worst
+// Memory of chains that are gone, for those to come. A pick makes a copy of its chain, of
+// about a kilobyte, which is given back by another thread much later: for the allocator the worst
 // case, and half of that under the pool's mutex.
 #ifndef WARMPATH_CORE_FLEET_SPARE_CHAINS_H_
 #define WARMPATH_CORE_FLEET_SPARE_CHAINS_H_

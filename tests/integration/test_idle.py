@@ -11,7 +11,7 @@ WORKERS = 100
 SECONDS = 12
 # Of one core. The aim is 1 %, and half of that was measured (docs/performance.md); slow and busy
 # machines make every wake-up cost several times as much, and no test should fail for that.
-BOUND = 0.02
+BOUND = 0.04
 
 
 def cpu_seconds(pid):

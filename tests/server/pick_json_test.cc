@@ -22,7 +22,8 @@ TEST(PickJsonTest, ReadsEveryField) {
   v1::PickRequest r;
   ASSERT_THAT(PickRequestFromJson(R"({
       "model":"m","tokens":[1,4294967295],"multimodal":[{"id":"i","start":1,"length":2}],
-      "lora":"l","cache_salt":"","session_key":"s","tenant":"t","prefix_aware_id":"p","subset":["a:1","b"],
+      "lora":"l","cache_salt":"","session_key":"s","tenant":"t","prefix_aware_id":"p",
+      "subset":["a:1","b"],
       "exclude":["w"],"priority":-2,"slo_ttft_ms":1,"slo_tpot_ms":2,"expected_output_tokens":3,
       "request_id":"r","reservation_lease_ms":4,"max_wait_ms":5,"policy":"random","explain":true})",
                                   &r),

@@ -14,7 +14,8 @@ constexpr double kShedSeconds = 2;
 constexpr double kApart = 0.05;  // of the others' wait
 
 double Cost(const WorkerSight& w) {
-  return w.wait_s + w.prefill_s + w.pool_price_s + w.decode_stall_s + w.kv_pressure_s + w.kv_wait_s;
+  return w.wait_s + w.copy_s + w.prefill_s + w.pool_price_s + w.decode_stall_s + w.kv_pressure_s +
+         w.kv_wait_s;
 }
 
 }  // namespace

@@ -66,8 +66,7 @@ void Pool::FixBlockSize(std::uint32_t tokens) {
   options.pool_number = number_;
   options.id_seed = random_();
   options.max_reservations = max_reservations_;
-  // Up to a quarter of the index's bound: 16 bytes for each block, in the reservation and the
-  // overlay.
+  // Up to an eighth of the index's bound: 8 bytes for each block, in the overlay's runs.
   options.max_chain_blocks =
       std::max(std::uint64_t{1} << 20, std::uint64_t{config_.index_bound_bytes} / 64);
   if (!config_.overlay) options.max_chain_blocks = 0;

@@ -4,9 +4,8 @@
 // Rules (those of engines that offload when they evict):
 //  - A block that the GPU evicts is written here, unless it is here already. Writing takes no time:
 //    it happens beside the engine's steps, and nobody waits for it.
-//  - A block that is copied back stays here, as most recently used, and is never evicted while it
-//  is
-//    being copied.
+//  - A block that is copied back stays here, as most recently used, and is never evicted during
+//    the copy.
 //  - Copies run one after another at one rate, beside the engine's steps.
 //
 // Not thread-safe: one owner. Deterministic.

@@ -111,6 +111,7 @@ struct IndexStats {
   std::uint64_t bound_bytes = 0;     // configured hard bound; 0 = none
   std::uint64_t refused_stores = 0;  // since start
   std::uint64_t open_slots = 0;
+  std::uint64_t slots_with_holes = 0;  // open ones that may have some
   std::uint64_t closed_slots_unswept = 0;
 };
 
@@ -127,6 +128,14 @@ class Index {
   // Masks the slot at once: no later Match or Holds reports it. Its blocks are reclaimed by
   // Maintain(). Idempotent for a slot that is not open.
   virtual void CloseSlot(Slot slot) = 0;
+
+  // A slot has a hole where its GPU tier lacks a block of a chain and holds a later one. A new slot
+  // counts as one that may have holes; whoever feeds it takes that back once what it holds is known
+  // to have none, and says so again before a change that may make one. While it may have none,
+  // every call of Apply leads from contents without holes to such contents, in whatever order it is
+  // told the blocks; then a match may jump over blocks and still be exact: it credits no more than
+  // the slot held before or after a change that was under way. No-op for a slot that is not open.
+  virtual void SetMayHaveHoles(Slot slot, bool may) = 0;
 
   // Removes, then stores. A hash appears at most once in each span. REQUIRES: slot is open.
   virtual ApplyResult Apply(Slot slot, Tier tier, std::span<const ChainHash> removed,

@@ -298,6 +298,7 @@ IndexStats PrefixIndex::Stats() const {
           .bound_bytes = account_.bound() == ~std::uint64_t{0} ? 0 : account_.bound(),
           .refused_stores = refused_.load(std::memory_order_relaxed),
           .open_slots = slots_.open_count(),
+          .slots_with_holes = slots_.holes_count(),
           .closed_slots_unswept = slots_.unswept_count()};
 }
 

@@ -34,6 +34,7 @@ class PrefixIndex final : public Index {
 
   absl::StatusOr<Slot> OpenSlot() override;
   void CloseSlot(Slot slot) override;
+  void SetMayHaveHoles(Slot slot, bool may) override { slots_.SetMayHaveHoles(slot, may); }
   ApplyResult Apply(Slot slot, Tier tier, std::span<const ChainHash> removed,
                     std::span<const ChainHash> stored) override;
   void Match(std::span<const ChainHash> chain, MatchResult* result) const override;

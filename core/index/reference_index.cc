@@ -14,6 +14,7 @@ absl::StatusOr<Slot> ReferenceIndex::OpenSlot() {
   for (Slot slot = 0; slot < kMaxSlots; ++slot) {
     if (!open_.contains(slot) && !closed_.contains(slot)) {
       open_.try_emplace(slot);
+      may_have_holes_.insert(slot);
       return slot;
     }
   }
@@ -27,7 +28,18 @@ void ReferenceIndex::CloseSlot(Slot slot) {
   if (it == open_.end()) return;
   for (const auto& hashes : it->second) pairs_ -= hashes.size();
   open_.erase(it);
+  may_have_holes_.erase(slot);
   closed_.insert(slot);
+}
+
+void ReferenceIndex::SetMayHaveHoles(Slot slot, bool may) {
+  absl::MutexLock lock(&mu_);
+  if (!open_.contains(slot)) return;
+  if (may) {
+    may_have_holes_.insert(slot);
+  } else {
+    may_have_holes_.erase(slot);
+  }
 }
 
 ApplyResult ReferenceIndex::Apply(Slot slot, Tier tier, std::span<const ChainHash> removed,
@@ -173,6 +185,7 @@ IndexStats ReferenceIndex::Stats() const {
                     .bound_bytes = bound_bytes_,
                     .refused_stores = refused_,
                     .open_slots = open_.size(),
+                    .slots_with_holes = may_have_holes_.size(),
                     .closed_slots_unswept = closed_.size()};
 }
 

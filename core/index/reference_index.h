@@ -34,6 +34,8 @@ class ReferenceIndex final : public Index {
 
   absl::StatusOr<Slot> OpenSlot() override;
   void CloseSlot(Slot slot) override;
+  // Only counted: the model looks at every block anyway.
+  void SetMayHaveHoles(Slot slot, bool may) override;
   ApplyResult Apply(Slot slot, Tier tier, std::span<const ChainHash> removed,
                     std::span<const ChainHash> stored) override;
   void Match(std::span<const ChainHash> chain, MatchResult* result) const override;
@@ -59,6 +61,7 @@ class ReferenceIndex final : public Index {
   std::map<Slot, Holdings> open_ ABSL_GUARDED_BY(mu_);
   // Closed and not yet given back: numbers return to use in Maintain() only, as in the real index.
   std::set<Slot> closed_ ABSL_GUARDED_BY(mu_);
+  std::set<Slot> may_have_holes_ ABSL_GUARDED_BY(mu_);
   std::uint64_t pairs_ ABSL_GUARDED_BY(mu_) = 0;
   std::uint64_t refused_ ABSL_GUARDED_BY(mu_) = 0;
 };

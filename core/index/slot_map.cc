@@ -34,8 +34,10 @@ std::optional<Slot> SlotMap::Open() {
     if (words_.load(std::memory_order_relaxed) <= word) {
       words_.store(word + 1, std::memory_order_release);
     }
+    const auto slot = static_cast<Slot>(word * 64 + static_cast<std::size_t>(bit));
+    SetHolesLocked(slot, true);
     open_[word].fetch_or(std::uint64_t{1} << bit);
-    return static_cast<Slot>(word * 64 + static_cast<std::size_t>(bit));
+    return slot;
   }
   return std::nullopt;
 }
@@ -46,7 +48,21 @@ bool SlotMap::Close(Slot slot) {
   PlainLock lock(&mu_);
   if ((open_[slot / 64].fetch_and(~bit) & bit) == 0) return false;
   closed_[slot / 64] |= bit;
+  SetHolesLocked(slot, false);
   return true;
+}
+
+void SlotMap::SetMayHaveHoles(Slot slot, bool may) {
+  if (MayHaveHoles(slot) == may) return;  // the usual case: said with every delta
+  PlainLock lock(&mu_);
+  if (IsOpen(slot)) SetHolesLocked(slot, may);
+}
+
+void SlotMap::SetHolesLocked(Slot slot, bool may) {
+  const std::uint64_t bit = std::uint64_t{1} << (slot % 64);
+  std::atomic<std::uint64_t>& word = holes_[slot / 64];
+  const bool was = ((may ? word.fetch_or(bit) : word.fetch_and(~bit)) & bit) != 0;
+  if (was != may) holes_count_.fetch_add(may ? 1 : ~std::uint64_t{0});
 }
 
 void SlotMap::AddToDigest(Slot slot, Tier tier, std::int64_t count, std::uint64_t xor_of_hashes) {

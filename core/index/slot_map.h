@@ -42,6 +42,13 @@ class SlotMap {
   void KeepOpen(std::uint64_t* mask, std::size_t words) const {
     for (std::size_t i = 0; i < words; ++i) mask[i] &= open_[i].load(std::memory_order_relaxed);
   }
+  // Index::SetMayHaveHoles. A slot that is not open has none.
+  void SetMayHaveHoles(Slot slot, bool may);
+  bool MayHaveHoles(Slot slot) const {
+    return slot < kMaxSlots && ((holes_[slot / 64].load() >> (slot % 64)) & 1) != 0;
+  }
+  std::uint64_t holes_count() const { return holes_count_.load(); }
+
   // Words of a bitmap that reaches all slots ever opened.
   std::size_t words() const { return words_.load(std::memory_order_acquire); }
 
@@ -60,6 +67,8 @@ class SlotMap {
   std::uint64_t pairs() const;  // held by open slots
 
  private:
+  void SetHolesLocked(Slot slot, bool may) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
   struct TierDigest {
     std::atomic<std::uint64_t> count{0};
     std::atomic<std::uint64_t> xor_of_hashes{0};
@@ -75,6 +84,8 @@ class SlotMap {
 
   MemoryAccount* const account_;
   std::array<std::atomic<std::uint64_t>, kMaxWords> open_{};
+  std::array<std::atomic<std::uint64_t>, kMaxWords> holes_{};  // of them, those that may have some
+  std::atomic<std::uint64_t> holes_count_{0};
   std::atomic<std::size_t> words_{0};
   std::array<std::atomic<Chunk*>, kMaxWords> chunks_{};
 

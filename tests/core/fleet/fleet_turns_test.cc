@@ -286,6 +286,7 @@ class FewSlots final : public Index {
     index_.CloseSlot(slot);
     ++left_;
   }
+  void SetMayHaveHoles(Slot slot, bool may) override { index_.SetMayHaveHoles(slot, may); }
   ApplyResult Apply(Slot slot, Tier tier, std::span<const ChainHash> removed,
                     std::span<const ChainHash> stored) override {
     return index_.Apply(slot, tier, removed, stored);

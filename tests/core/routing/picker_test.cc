@@ -365,6 +365,7 @@ class SkippingIndex final : public Index {
 
   absl::StatusOr<Slot> OpenSlot() override { return real_->OpenSlot(); }
   void CloseSlot(Slot slot) override { real_->CloseSlot(slot); }
+  void SetMayHaveHoles(Slot slot, bool may) override { real_->SetMayHaveHoles(slot, may); }
   ApplyResult Apply(Slot slot, Tier tier, std::span<const ChainHash> removed,
                     std::span<const ChainHash> stored) override {
     return real_->Apply(slot, tier, removed, stored);

@@ -55,13 +55,24 @@ struct MatchSegments {
   // Bitmaps of slots, words_per_segment each: slot s is bit s % 64 of word s / 64.
   std::vector<std::uint64_t> words;
   std::size_t words_per_segment = 0;
-  // Each of the first exact_to blocks was looked at: smaller depths are exact, and verification
-  // may begin here.
+  // Depths up to exact_to are exact, and verification may begin here: each of so many blocks was
+  // looked at, or no slot may have holes.
   std::size_t exact_to = 0;
 
   bool Contains(const Segment& segment, Slot slot) const {
     return slot / 64 < words_per_segment &&
            ((words[segment.first_word + slot / 64] >> (slot % 64)) & 1) != 0;
+  }
+  // The first slot of the segment that is not below `from`; kNoSlot if there is none.
+  Slot FirstSlot(const Segment& segment, Slot from) const {
+    for (std::size_t word = from / 64; word < words_per_segment; ++word) {
+      std::uint64_t bits = words[segment.first_word + word];
+      if (word == from / 64) bits &= ~std::uint64_t{0} << (from % 64);
+      if (bits != 0) {
+        return static_cast<Slot>(word * 64 + static_cast<std::size_t>(std::countr_zero(bits)));
+      }
+    }
+    return kNoSlot;
   }
   template <typename Visit>
   void ForEachSlot(const Segment& segment, Visit visit) const {
@@ -77,8 +88,8 @@ struct MatchSegments {
 struct MatchResult {
   // One entry for each open slot with usable_depth > 0, in no particular order.
   std::vector<SlotMatch> slots;
-  // Each of the first exact_to blocks was looked at: smaller depths are exact, and verification
-  // may begin here.
+  // Depths up to exact_to are exact, and verification may begin here: each of so many blocks was
+  // looked at, or no slot may have holes.
   std::size_t exact_to = 0;
   // The index's own, for the call.
   MatchSegments segments;

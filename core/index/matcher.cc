@@ -110,24 +110,127 @@ bool Matcher::Lose(std::size_t position, SetId id, MatchSegments* result) const 
   return AnyBit(held, words_);
 }
 
+bool Matcher::Start(SetId id, MatchSegments* result) {
+  if (id == kEmptySet) return false;
+  const SetNode& first = sets_.Node(id);
+  std::uint64_t* const held = result->words.data();
+  gpu_only_ = first.GpuOnly();
+  first.TierMask(0, held, words_);
+  slots_.KeepOpen(held, words_);
+  return AnyBit(held, words_);
+}
+
+bool Matcher::Restrict(std::size_t position, SetId id, MatchSegments* result) {
+  if (id == kEmptySet) return Lose(position, id, result);
+  const SetNode& node = sets_.Node(id);
+  gpu_only_ = gpu_only_ && node.GpuOnly();
+  const std::size_t first_word = result->words.size();
+  result->words.resize(first_word + words_);
+  std::uint64_t* const held = result->words.data();
+  std::uint64_t* const lost = held + first_word;
+  node.IntersectTier(0, held, lost, words_);
+  std::uint64_t any_lost = 0;
+  std::uint64_t any_held = 0;
+  for (std::size_t i = 0; i < words_; ++i) {
+    const std::uint64_t kept = lost[i];
+    lost[i] = held[i] ^ kept;
+    held[i] = kept;
+    any_lost |= lost[i];
+    any_held |= kept;
+  }
+  if (any_lost == 0) {
+    result->words.resize(first_word);
+  } else {
+    result->segments.push_back({static_cast<std::uint32_t>(position), first_word});
+  }
+  return any_held != 0;
+}
+
+bool Matcher::Search(MatchSegments* result) {
+  // A round's positions and their hashes, and what is found between them, from left to right.
+  constexpr std::size_t kMost = kRoundPositions + kFan;
+  std::array<std::uint32_t, kMost> positions;
+  std::array<ChainHash, kMost> hashes;
+  std::size_t count = 0;
+  const auto look_at = [&](std::uint32_t position) {
+    positions[count] = position;
+    hashes[count++] = chain_[position];
+  };
+  std::array<Interval, 2 * kMost> found;
+  std::size_t found_count = 0;
+  Interval now;  // from the position looked at last
+  const auto note = [&](std::uint32_t position, SetId id) {
+    if (id != now.low_id) {
+      found[found_count++] = {now.low, position, now.low_id, id};
+      if (id != kEmptySet) sets_.Prefetch(id);
+    }
+    now.low = position;
+    now.low_id = id;
+  };
+
+  const auto n = static_cast<std::uint32_t>(chain_.size());
+  look_at(0);
+  for (std::uint64_t at = kFirstStep; at + 1 < n; at *= kStepGrowth) {
+    look_at(static_cast<std::uint32_t>(at));
+  }
+  if (n > 1) look_at(n - 1);
+  Walk first(table_, {hashes.data(), count}, 0, count);
+  now = {.low = 0, .high = 0, .low_id = first.Next(), .high_id = kEmptySet};
+  if (!Start(now.low_id, result)) return gpu_only_;
+  for (std::size_t i = 1; i < count && now.low_id != kEmptySet; ++i) {
+    note(positions[i], first.Next());
+  }
+
+  std::array<Interval, kIntervals> left;  // to be resolved, the leftmost last
+  std::size_t left_count = 0;
+  for (;;) {
+    while (found_count > 0) left[left_count++] = found[--found_count];
+    for (; left_count > 0 && left[left_count - 1].high - left[left_count - 1].low == 1;
+         --left_count) {
+      const Interval& change = left[left_count - 1];
+      if (!Restrict(change.high, change.high_id, result)) return gpu_only_;
+    }
+    if (left_count == 0) break;
+    count = 0;
+    std::size_t begin = left_count;
+    do {
+      const Interval& wide = left[--begin];
+      const std::uint32_t step = (wide.high - wide.low + kFan) / (kFan + 1);
+      for (std::uint32_t at = wide.low + step; at < wide.high; at += step) look_at(at);
+      // One at a time when there is little room: its parts are resolved before the next.
+    } while (begin > 0 && count < kRoundPositions && left_count - begin < kRoundPositions &&
+             left_count < kIntervals / 2);
+    Walk walk(table_, {hashes.data(), count}, 0, count);
+    std::size_t i = 0;
+    for (; left_count > begin; --left_count) {
+      now = left[left_count - 1];
+      const Interval wide = now;
+      for (; i < count && positions[i] < wide.high; ++i) note(positions[i], walk.Next());
+      note(wide.high, wide.high_id);
+    }
+  }
+  Lose(n, kEmptySet, result);
+  return gpu_only_;
+}
+
 bool Matcher::Gpu(std::size_t exact, MatchSegments* result) {
   const std::size_t n = chain_.size();
   result->segments.clear();
   result->words_per_segment = words_;
-  result->exact_to = std::min(n, exact);
   // The running mask and a scratch one, then those of the segments.
   result->words.resize(2 * words_);
+  const std::uint64_t with_holes = slots_.holes_count();
+  if (with_holes <= slots_.open_count() / kSearchShare) {
+    result->exact_to = with_holes == 0 ? n : 0;
+    return n == 0 || words_ == 0 || Search(result);
+  }
+  result->exact_to = std::min(n, exact);
   if (n == 0 || words_ == 0) return true;
   Walk walk(table_, chain_, 0, result->exact_to);
   SetId low_id = walk.Next();
-  if (low_id == kEmptySet) return true;
+  if (!Start(low_id, result)) return gpu_only_;
   const auto held = [result] { return result->words.data(); };
   const auto scratch = [result, this] { return result->words.data() + words_; };
-  const SetNode& first = sets_.Node(low_id);
-  gpu_only_ = first.GpuOnly();
-  first.TierMask(0, held(), words_);
-  slots_.KeepOpen(held(), words_);
-  if (!AnyBit(held(), words_)) return gpu_only_;
 
   for (std::size_t i = 1; i < result->exact_to; ++i) {
     const SetId id = walk.Next();
@@ -271,6 +374,12 @@ void Matcher::AllTiers(std::size_t exact, MatchResult* result) {
     begin = end;
     id = end_id;
   }
+}
+
+bool Matcher::HoldsGpu(Slot slot, std::size_t position) const {
+  if (!slots_.IsOpen(slot)) return false;
+  const SetId id = At(position);
+  return id != kEmptySet && sets_.Node(id).Contains(MakeMember(slot, Tier::kGpu));
 }
 
 std::size_t Matcher::VerifiedGpuDepth(Slot slot, std::size_t from, std::size_t limit) const {

@@ -41,10 +41,16 @@ class Matcher {
   // Fills `result` with all tiers. Looks at each of the first `exact` blocks.
   void AllTiers(std::size_t exact, MatchResult* result);
 
+  // Whether the slot is open and holds the block at this position in the GPU tier.
+  bool HoldsGpu(Slot slot, std::size_t position) const;
   std::size_t VerifiedGpuDepth(Slot slot, std::size_t from, std::size_t limit) const;
   SlotMatch VerifiedMatch(Slot slot, std::size_t from) const;
 
  private:
+  // Slots that may have holes are searched like the others, and may be credited past them, as long
+  // as they are at most one in so many: else what is spared would be spent on verification.
+  static constexpr std::uint64_t kSearchShare = 8;
+
   // Reads positions [from, end) one after another. Inside it works in batches: while one is looked
   // into, the home buckets of the next are asked for, so that cache misses overlap.
   class Walk {
@@ -82,6 +88,35 @@ class Matcher {
     if (position < chain_.size()) table_.PlaceToRead(chain_[position]);
   }
 
+  // Gpu where no slot, or few, may have holes. Then the slots that hold a block become fewer and
+  // fewer along the chain, so that equal sets at two positions are the set of all between them.
+  bool Search(MatchSegments* result);
+
+  // Positions `low` and `high` have different sets: at least one change lies in (low, high].
+  struct Interval {
+    std::uint32_t low;
+    std::uint32_t high;
+    SetId low_id;
+    SetId high_id;
+  };
+  // Where a search looks first: at the first block, the last, and these between. Many chains end
+  // within a few blocks, where the prompts that share them part.
+  static constexpr std::uint32_t kFirstStep = 4;
+  static constexpr std::uint32_t kStepGrowth = 4;
+  // Then at so many positions in each interval, all intervals at once. More would take fewer rounds
+  // of cache misses, but more instructions in each.
+  static constexpr std::uint32_t kFan = 5;
+  // Positions looked at in one round, but for those of its last interval.
+  static constexpr std::size_t kRoundPositions = 32;
+  // Intervals kept for later. Each round makes an interval six times narrower or resolves it.
+  static constexpr std::size_t kIntervals = 512;
+  // The running mask becomes what the set holds of it; what that loses, if anything, is a segment.
+  // False if nothing is left.
+  bool Restrict(std::size_t position, SetId id, MatchSegments* result);
+
+  // Starts with the open slots of the chain's first block, whose set is `id`. False if there is
+  // none.
+  bool Start(SetId id, MatchSegments* result);
   // Whether all slots of `mask` are GPU members of `id`.
   bool Covers(SetId id, const std::uint64_t* mask, std::uint64_t* scratch);
   // Closes a segment: what the result's running mask loses at `position`, whose set is `id`.

@@ -251,6 +251,12 @@ std::size_t PrefixIndex::VerifiedGpuDepth(Slot slot, std::span<const ChainHash> 
                                           std::size_t from, std::size_t limit) const {
   if (from >= limit) return from;  // the match was exact that far
   EpochDomain::Pin pin(&epochs_);
+  // Without holes the last block speaks for all before it.
+  if (!slots_.MayHaveHoles(slot) && limit <= chain.size() &&
+      Matcher(table_, sets_, slots_, chain).HoldsGpu(slot, limit - 1) &&
+      !slots_.MayHaveHoles(slot)) {
+    return limit;
+  }
   return Matcher(table_, sets_, slots_, chain).VerifiedGpuDepth(slot, from, limit);
 }
 

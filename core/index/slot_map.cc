@@ -37,6 +37,7 @@ std::optional<Slot> SlotMap::Open() {
     const auto slot = static_cast<Slot>(word * 64 + static_cast<std::size_t>(bit));
     SetHolesLocked(slot, true);
     open_[word].fetch_or(std::uint64_t{1} << bit);
+    open_count_.fetch_add(1, std::memory_order_relaxed);
     return slot;
   }
   return std::nullopt;
@@ -48,6 +49,7 @@ bool SlotMap::Close(Slot slot) {
   PlainLock lock(&mu_);
   if ((open_[slot / 64].fetch_and(~bit) & bit) == 0) return false;
   closed_[slot / 64] |= bit;
+  open_count_.fetch_sub(1, std::memory_order_relaxed);
   SetHolesLocked(slot, false);
   return true;
 }
@@ -92,14 +94,6 @@ void SlotMap::EndSweep(bool complete) {
     closed_[word] |= sweeping_[word];
   }
   sweeping_.fill(0);
-}
-
-std::uint64_t SlotMap::open_count() const {
-  std::uint64_t count = 0;
-  for (const auto& word : open_) {
-    count += static_cast<std::uint64_t>(std::popcount(word.load(std::memory_order_relaxed)));
-  }
-  return count;
 }
 
 std::uint64_t SlotMap::unswept_count() const {

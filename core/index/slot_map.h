@@ -47,7 +47,7 @@ class SlotMap {
   bool MayHaveHoles(Slot slot) const {
     return slot < kMaxSlots && ((holes_[slot / 64].load() >> (slot % 64)) & 1) != 0;
   }
-  std::uint64_t holes_count() const { return holes_count_.load(); }
+  std::uint64_t holes_count() const { return holes_count_.load(); }  // slots
 
   // Words of a bitmap that reaches all slots ever opened.
   std::size_t words() const { return words_.load(std::memory_order_acquire); }
@@ -61,7 +61,7 @@ class SlotMap {
   // All sweeping slots become free, or closed again when the sweep could not remove them all.
   void EndSweep(bool complete);
 
-  std::uint64_t open_count() const;
+  std::uint64_t open_count() const { return open_count_.load(std::memory_order_relaxed); }
   std::uint64_t unswept_count() const;  // closed or sweeping
   bool AnyClosed() const;
   std::uint64_t pairs() const;  // held by open slots
@@ -85,6 +85,7 @@ class SlotMap {
   MemoryAccount* const account_;
   std::array<std::atomic<std::uint64_t>, kMaxWords> open_{};
   std::array<std::atomic<std::uint64_t>, kMaxWords> holes_{};  // of them, those that may have some
+  std::atomic<std::uint64_t> open_count_{0};
   std::atomic<std::uint64_t> holes_count_{0};
   std::atomic<std::size_t> words_{0};
   std::array<std::atomic<Chunk*>, kMaxWords> chunks_{};

@@ -24,6 +24,23 @@ bool SetNode::Contains(Member member) const {
   return slot / 64 < words && has_tier(tier) && ((bits(tier)[slot / 64] >> (slot % 64)) & 1) != 0;
 }
 
+void SetNode::IntersectTier(std::size_t tier, const std::uint64_t* of, std::uint64_t* mask,
+                            std::size_t count_words) const {
+  if (words != 0) {
+    const std::size_t present = has_tier(tier) ? std::min<std::size_t>(words, count_words) : 0;
+    for (std::size_t i = 0; i < present; ++i) mask[i] = of[i] & bits(tier)[i];
+    for (std::size_t i = present; i < count_words; ++i) mask[i] = 0;
+    return;
+  }
+  for (std::size_t i = 0; i < count_words; ++i) mask[i] = 0;
+  for (const Member member : members()) {
+    const Slot slot = SlotOf(member);
+    if (TierOf(member) == tier && slot / 64 < count_words) {
+      mask[slot / 64] |= of[slot / 64] & (std::uint64_t{1} << (slot % 64));
+    }
+  }
+}
+
 void SetNode::TierMask(std::size_t tier, std::uint64_t* mask, std::size_t count_words) const {
   if (words == 0) {
     std::fill_n(mask, count_words, 0);

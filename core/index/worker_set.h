@@ -58,6 +58,9 @@ struct SetNode {
   // No member of another tier than the GPU.
   bool GpuOnly() const { return tiers == 1; }
 
+  // Writes `count` words: the slots of `of` that are members in `tier`.
+  void IntersectTier(std::size_t tier, const std::uint64_t* of, std::uint64_t* mask,
+                     std::size_t count_words) const;
   // Writes `count` words: the slots that are members in `tier`. Slots beyond them are left out.
   void TierMask(std::size_t tier, std::uint64_t* mask, std::size_t count_words) const;
 };

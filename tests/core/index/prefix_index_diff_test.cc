@@ -24,6 +24,12 @@ struct Shape {
   int tiers;                 // 1: GPU only
   bool closed_prefixes;      // each tier of a slot always holds whole prefixes
   int operations;
+  // With closed_prefixes: the index is told, for most slots, that they have no holes.
+  bool declared = false;
+  // Then one slot in so many is an exception that has holes, and may; 0: none.
+  std::size_t exceptions = 0;
+  // The other tiers than the GPU's may have holes all the same.
+  bool other_tiers_free = false;
 };
 
 // Blocks form a random forest; a chain is the path to a node.
@@ -83,10 +89,21 @@ class Pair {
     ASSERT_TRUE(real.ok() && model.ok());
     for (const auto& [r, m] : open_) ASSERT_NE(r, *real) << "a slot that is in use";
     open_.emplace_back(*real, *model);
+    EXPECT_TRUE(with_holes_.insert(*real).second) << "a new slot may have holes";
   }
+  void SetMayHaveHoles(std::size_t i, bool may) {
+    real_->SetMayHaveHoles(open_[i].first, may);
+    if (may) {
+      with_holes_.insert(open_[i].first);
+    } else {
+      with_holes_.erase(open_[i].first);
+    }
+  }
+  bool MayHaveHoles(std::size_t i) const { return with_holes_.contains(open_[i].first); }
   void Close(std::size_t i) {
     real_->CloseSlot(open_[i].first);
     model_->CloseSlot(open_[i].second);
+    with_holes_.erase(open_[i].first);
     open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(i));
   }
   void Apply(std::size_t i, Tier tier, std::span<const ChainHash> removed,
@@ -103,6 +120,7 @@ class Pair {
     return model_->Holds(open_[i].second, tier, hash);
   }
 
+  // `expect_exact`: every slot holds whole prefixes, declared or not.
   void CompareLookup(std::span<const ChainHash> chain, bool expect_exact) {
     MatchResult result;
     model_->Match(chain, &result);
@@ -119,7 +137,10 @@ class Pair {
 
     real_->Match(chain, &result);
     const auto found = BySlot(result);
-    EXPECT_GE(result.exact_to, std::min<std::size_t>(chain.size(), exact_blocks_));
+    const std::size_t searched = with_holes_.size();
+    EXPECT_GE(result.exact_to, searched > 0 && searched <= open_.size() / 8
+                                   ? 0
+                                   : std::min<std::size_t>(chain.size(), exact_blocks_));
     for (const auto& [slot, match] : truth) {
       ASSERT_TRUE(found.contains(slot));
       EXPECT_GE(found.at(slot).gpu_depth, match.gpu_depth);
@@ -140,7 +161,7 @@ class Pair {
       EXPECT_EQ(match.by_tier[0] + match.by_tier[1] + match.by_tier[2] + match.by_tier[3],
                 match.usable_depth);
       const SlotMatch exact = truth.contains(slot) ? truth.at(slot) : SlotMatch{};
-      if (expect_exact || match.gpu_depth <= result.exact_to) {
+      if (expect_exact || match.gpu_depth <= result.exact_to || !with_holes_.contains(slot)) {
         EXPECT_EQ(match.gpu_depth, exact.gpu_depth);
       }
       if (expect_exact || match.usable_depth <= result.exact_to) {
@@ -176,7 +197,7 @@ class Pair {
       }
       const std::uint32_t depth = gpu_depth.contains(real) ? gpu_depth[real] : 0;
       EXPECT_GE(depth, verified);
-      if (expect_exact || depth <= segments.exact_to) {
+      if (expect_exact || depth <= segments.exact_to || !with_holes_.contains(real)) {
         EXPECT_EQ(depth, verified);
       }
       if (depth == 0) continue;
@@ -195,6 +216,7 @@ class Pair {
     }
     EXPECT_EQ(real_->Stats().pairs, model_->Stats().pairs);
     EXPECT_EQ(real_->Stats().open_slots, open_.size());
+    EXPECT_EQ(real_->Stats().slots_with_holes, with_holes_.size());
   }
 
   // After the sweep nothing is left of closed slots.
@@ -228,6 +250,7 @@ class Pair {
   std::unique_ptr<Index> real_;
   std::unique_ptr<Index> model_;
   std::vector<std::pair<Slot, Slot>> open_;
+  std::set<Slot> with_holes_;  // of the real one, as declared
 };
 
 void RunHistory(const Shape& shape, std::uint64_t seed) {
@@ -235,25 +258,34 @@ void RunHistory(const Shape& shape, std::uint64_t seed) {
   Random random(seed);
   const Forest forest(shape, &random);
   Pair pair(std::uint32_t{1} << random.Below(9));
-  for (std::size_t i = 0; i < std::max<std::size_t>(1, shape.max_slots / 2); ++i) pair.Open();
+  std::uint64_t opened = 0;
+  const auto open = [&] {
+    pair.Open();
+    const bool exception = shape.exceptions != 0 && opened++ % shape.exceptions == 0;
+    if (shape.declared && !exception) pair.SetMayHaveHoles(pair.open() - 1, false);
+  };
+  for (std::size_t i = 0; i < std::max<std::size_t>(1, shape.max_slots / 2); ++i) open();
   for (int operation = 0; operation < shape.operations; ++operation) {
     const std::uint64_t dice = random.Below(100);
     if (pair.open() == 0 || (dice < 3 && pair.open() < shape.max_slots)) {
-      pair.Open();
+      open();
     } else if (dice < 6) {
       pair.Close(random.Below(pair.open()));
     } else if (dice < 14) {
       pair.Maintain(1 + random.Below(300));
     } else if (dice < 50) {
       pair.CompareLookup(forest.Path(random.Below(forest.size())),
-                         shape.closed_prefixes && shape.tiers == 1);
+                         shape.closed_prefixes && shape.tiers == 1 && shape.exceptions == 0);
     } else {
       const std::size_t slot = random.Below(pair.open());
       const Tier tier = kAllTiers[random.Below(static_cast<std::uint64_t>(shape.tiers))];
       auto path = forest.Path(random.Below(forest.size()));
       std::vector<ChainHash> removed;
       std::vector<ChainHash> stored;
-      if (shape.closed_prefixes) {
+      const bool closed = shape.closed_prefixes &&
+                          (shape.exceptions == 0 || !pair.MayHaveHoles(slot)) &&
+                          (tier == Tier::kGpu || !shape.other_tiers_free);
+      if (closed) {
         if (random.Below(3) != 0) {
           stored = path;
         } else {
@@ -301,6 +333,52 @@ TEST(PrefixIndexDiffTest, WholePrefixesAreMatchedExactly) {
                 .tiers = 1,
                 .closed_prefixes = true,
                 .operations = 120},
+               seed);
+  }
+}
+
+// The index has been told so, and jumps over blocks.
+TEST(PrefixIndexDiffTest, SlotsWithoutHolesAreSearchedExactly) {
+  for (std::uint64_t seed = 1; seed <= 2000 && !HasFailure(); ++seed) {
+    RunHistory({.max_slots = 1 + seed % 20,
+                .trunks = 1 + seed % 5,
+                .chain_blocks = ChainBlocks(seed),
+                .tiers = seed % 3 == 0 ? 4 : 1,
+                .closed_prefixes = true,
+                .operations = 120,
+                .declared = true,
+                .other_tiers_free = seed % 2 == 0},
+               seed);
+  }
+}
+
+// A few slots that may have holes are searched with the others, and credited no less than they
+// hold.
+TEST(PrefixIndexDiffTest, FewSlotsWithHolesAmongOthers) {
+  for (std::uint64_t seed = 1; seed <= 1000 && !HasFailure(); ++seed) {
+    RunHistory({.max_slots = 30,
+                .trunks = 1 + seed % 5,
+                .chain_blocks = ChainBlocks(seed),
+                .tiers = seed % 3 == 0 ? 2 : 1,
+                .closed_prefixes = true,
+                .operations = 120,
+                .declared = true,
+                .exceptions = 4 + seed % 20},
+               seed);
+  }
+}
+
+// One long chain, and longer than all that the search can look at in a few rounds; its holders end
+// everywhere.
+TEST(PrefixIndexDiffTest, LongChainsWithoutHoles) {
+  for (std::uint64_t seed = 1; seed <= 20 && !HasFailure(); ++seed) {
+    RunHistory({.max_slots = 200,
+                .trunks = 1,
+                .chain_blocks = 3000,
+                .tiers = 1,
+                .closed_prefixes = true,
+                .operations = 600,
+                .declared = true},
                seed);
   }
 }

@@ -77,7 +77,8 @@ absl::Status FromProto(const v1::SnapshotEnd& m, FeedUpdate* result) {
                               .rank = m.rank(),
                               .engine_seq = EngineSeq(m),
                               .count = m.count(),
-                              .xor_of_hashes = m.xor_()};
+                              .xor_of_hashes = m.xor_(),
+                              .no_holes = m.no_holes()};
   return absl::OkStatus();
 }
 
@@ -90,7 +91,8 @@ absl::Status FromProto(const v1::CacheDelta& m, FeedUpdate* result) {
                              .tier = tier,
                              .removed = Hashes(m.removed()),
                              .stored = Hashes(m.stored()),
-                             .engine_seq = EngineSeq(m)};
+                             .engine_seq = EngineSeq(m),
+                             .no_holes = m.no_holes()};
   return absl::OkStatus();
 }
 

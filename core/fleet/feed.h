@@ -42,6 +42,7 @@ struct SnapshotEndUpdate {
   std::optional<std::uint64_t> engine_seq;
   std::uint64_t count = 0;  // over all tiers
   std::uint64_t xor_of_hashes = 0;
+  bool no_holes = false;  // as of CacheDeltaUpdate
 };
 struct CacheDeltaUpdate {
   std::uint64_t delta_seq = 0;
@@ -52,6 +53,9 @@ struct CacheDeltaUpdate {
   // Named once everything up to it has been handed out. In the parts of a batch that are not its
   // last it is absent or what was named before: such a state belongs to no engine sequence.
   std::optional<std::uint64_t> engine_seq;
+  // What the rank holds after it has no hole (Index::SetMayHaveHoles); in a part of a batch that is
+  // not its last, neither what it held before the batch nor what it will hold after it has one.
+  bool no_holes = false;
 };
 struct ClearedUpdate {
   std::uint64_t delta_seq = 0;

@@ -121,6 +121,7 @@ struct TargetView {
   std::uint32_t engine_block_size = 0;
   bool has_events = false;
   std::uint64_t predicted_blocks = 0;
+  bool may_have_holes = false;  // Index::SetMayHaveHoles; false where there is no slot
 };
 
 struct WorkerView {

@@ -149,6 +149,8 @@ absl::Status StreamFeed::Apply(const SnapshotBeginUpdate& update) {
   feed->reason = "turn";
   feed->unproven = false;
   feed->router_causes.Set(FreshnessCause::kResync);
+  // An agent begins one unasked when it has given up on changes that it had begun to send.
+  record_->DoubtHoles(*feed);
   if (!feed->holds_turn) {
     feed->holds_turn = context_->turns.TakeOrQueue(record_->Ref(*feed), feed->queued);
     if (!feed->holds_turn) {
@@ -226,7 +228,9 @@ absl::Status StreamFeed::Apply(const SnapshotEndUpdate& update) {
     feed->router_causes.Set(FreshnessCause::kIndexFull, false);
     feed->full_attempts = 0;
   }
-  record_->ReplaceSlot(*feed, std::exchange(feed->building, kNoSlot));
+  record_->ReplaceSlot(*feed, std::exchange(feed->building, kNoSlot),
+                       update.no_holes && !feed->refused);
+  if (feed->refused) record_->DoubtHoles(*feed);
   record_->EndTurn(*feed);
   return absl::OkStatus();
 }
@@ -242,6 +246,7 @@ absl::Status StreamFeed::Apply(const CacheDeltaUpdate& update) {
   FailIfBuilding(*feed);
   // Without a slot there is nothing that a change could be applied to: the snapshot will hold it.
   if (feed->slot == kNoSlot) return absl::OkStatus();
+  if (!update.no_holes) record_->SetMayHaveHoles(*feed, true);
   const ApplyResult result =
       pool().index().Apply(feed->slot, update.tier, update.removed, update.stored);
   FleetStats& stats = context_->stats;
@@ -249,7 +254,11 @@ absl::Status StreamFeed::Apply(const CacheDeltaUpdate& update) {
   Count(stats.blocks_stored, result.stored);
   Count(stats.blocks_removed, result.removed);
   Count(stats.removed_missing, result.removed_missing);
-  if (result.refused > 0) record_->MarkIndexFull(*feed, now());
+  if (result.refused > 0) {
+    record_->DoubtHoles(*feed);
+    record_->MarkIndexFull(*feed, now());
+  }
+  if (update.no_holes) record_->SetMayHaveHoles(*feed, false);
   Advance(*feed, update.engine_seq, !update.removed.empty() || !update.stored.empty());
   record_->Publish(*feed);
   return absl::OkStatus();
@@ -272,9 +281,10 @@ absl::Status StreamFeed::Apply(const ClearedUpdate& update) {
   if (others == 0) fresh = pool().index().OpenSlot();
   Advance(*feed, update.engine_seq, /*changed=*/true);
   if (fresh.ok()) {
-    record_->ReplaceSlot(*feed, *fresh);
+    record_->ReplaceSlot(*feed, *fresh, /*no_holes=*/true);
   } else {
     RemoveTier(*feed, update.tier);
+    if (update.tier == Tier::kGpu) record_->SetMayHaveHoles(*feed, false);
     record_->Publish(*feed);
   }
   return absl::OkStatus();
@@ -308,7 +318,7 @@ absl::Status StreamFeed::Apply(const NewEpochUpdate& update) {
       feed->router_causes.Set(FreshnessCause::kResync);
       const absl::StatusOr<Slot> slot = pool().index().OpenSlot();
       if (slot.ok()) {
-        feed->slot = *slot;
+        record_->SwapSlot(*feed, *slot, /*no_holes=*/true);
         feed->had_snapshot = true;
         feed->unproven = feed->phase == SnapshotPhase::kNone;
       } else {

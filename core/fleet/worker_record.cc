@@ -50,6 +50,8 @@ void WorkerRecord::DropStream() {
   for (TargetFeed& feed : feeds_) {
     DropBuilding(feed);
     EndTurn(feed);
+    // The stream may have ended in the middle of a change.
+    DoubtHoles(feed);
     feed.queued = false;
     feed.phase = SnapshotPhase::kNone;
   }
@@ -213,7 +215,7 @@ void WorkerRecord::Lose(absl::Time now) {
     feed.router_causes.Set(FreshnessCause::kResync, false);
     feed.router_causes.Set(FreshnessCause::kIndexFull, false);
     feed.full_attempts = 0;
-    ReplaceSlot(feed, kNoSlot);  // no candidate from here on
+    ReplaceSlot(feed, kNoSlot, /*no_holes=*/false);  // no candidate from here on
     absl::MutexLock lock(&pool().mu());
     pool().ledger().ClearTarget(feed.target, CloseCause::kTargetLost, now);
   }
@@ -230,7 +232,7 @@ void WorkerRecord::Remove(const absl::Status& why, absl::Time now) {
     old->Close(why);
   }
   for (TargetFeed& feed : feeds_) {
-    ReplaceSlot(feed, kNoSlot);
+    ReplaceSlot(feed, kNoSlot, /*no_holes=*/false);
     absl::MutexLock lock(&pool().mu());
     pool().RemoveTarget(feed.target, now);
   }
@@ -270,10 +272,30 @@ void WorkerRecord::Publish(const TargetFeed& feed) {
               [&](TargetState& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu) { CopyTo(feed, state); });
 }
 
-void WorkerRecord::ReplaceSlot(TargetFeed& feed, Slot slot) {
-  const Slot old = std::exchange(feed.slot, slot);
+void WorkerRecord::ReplaceSlot(TargetFeed& feed, Slot slot, bool no_holes) {
+  const Slot old = SwapSlot(feed, slot, no_holes);
   Publish(feed);
   if (old != kNoSlot) pool().index().CloseSlot(old);
+}
+
+Slot WorkerRecord::SwapSlot(TargetFeed& feed, Slot slot, bool no_holes) {
+  const Slot old = std::exchange(feed.slot, slot);
+  feed.may_have_holes = true;
+  feed.holes_doubted = false;
+  SetMayHaveHoles(feed, !no_holes);
+  return old;
+}
+
+void WorkerRecord::SetMayHaveHoles(TargetFeed& feed, bool may) {
+  may = may || feed.holes_doubted;
+  if (feed.slot == kNoSlot || feed.may_have_holes == may) return;
+  feed.may_have_holes = may;
+  pool().index().SetMayHaveHoles(feed.slot, may);
+}
+
+void WorkerRecord::DoubtHoles(TargetFeed& feed) {
+  feed.holes_doubted = true;
+  SetMayHaveHoles(feed, true);
 }
 
 void WorkerRecord::BeginEpoch(TargetFeed& feed, Epoch epoch, absl::Time now) {
@@ -291,7 +313,7 @@ void WorkerRecord::BeginEpoch(TargetFeed& feed, Epoch epoch, absl::Time now) {
   feed.engine_seq.reset();
   feed.mid_batch = false;
   feed.failures = 0;
-  const Slot old = std::exchange(feed.slot, kNoSlot);
+  const Slot old = SwapSlot(feed, kNoSlot, /*no_holes=*/false);
   {
     // In one step, so that no pick falls between the old process and the new one.
     absl::MutexLock lock(&pool().mu());
@@ -317,6 +339,7 @@ void WorkerRecord::RequestSnapshot(TargetFeed& feed, std::string_view reason,
   const bool asked_already = feed.phase == SnapshotPhase::kWaiting ||
                              (feed.phase == SnapshotPhase::kAsked && now < feed.deadline);
   feed.router_causes.Set(FreshnessCause::kResync);
+  DoubtHoles(feed);
   if (!asked_already && connected_) {
     context_->stats.resyncs.fetch_add(1, std::memory_order_relaxed);
     DropBuilding(feed);

@@ -54,6 +54,12 @@ struct TargetFeed {
   std::optional<std::uint64_t> engine_seq;
   double event_lag_s = 0;
 
+  // What the index was told of the slot (Index::SetMayHaveHoles).
+  bool may_have_holes = true;
+  // The slot may differ from what the agent holds, or a change has come in part: what the agent
+  // says of holes says nothing about it, until another slot takes its place.
+  bool holes_doubted = false;
+
   // The slot holds part of what came after engine_seq: a batch that took several messages is under
   // way. Such a state belongs to no engine sequence.
   bool mid_batch = false;
@@ -142,8 +148,14 @@ class WorkerRecord : public std::enable_shared_from_this<WorkerRecord> {
   // Copies the rank's state to where picks read it. The only place of the feed's hot path that
   // takes Pool::mu().
   void Publish(const TargetFeed& feed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
-  // Publishes `slot` instead of the serving one, then closes that.
-  void ReplaceSlot(TargetFeed& feed, Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // Publishes `slot` instead of the serving one, then closes that. `no_holes`: of what it holds.
+  void ReplaceSlot(TargetFeed& feed, Slot slot, bool no_holes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // The same without the publishing: returns the old one, to be closed once nobody finds it.
+  Slot SwapSlot(TargetFeed& feed, Slot slot, bool no_holes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  // Raised before a change that may make holes, taken back after one that leaves none; stays raised
+  // while the slot is doubted.
+  void SetMayHaveHoles(TargetFeed& feed, bool may) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
+  void DoubtHoles(TargetFeed& feed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // A new engine process: all that was known of the old one is void, its reservations are closed.
   void BeginEpoch(TargetFeed& feed, Epoch epoch, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu);
   // The rank owes a snapshot: DEGRADED(resync) until it is whole. `reason` is a literal. With a

@@ -44,6 +44,7 @@ WorkerView WorkerRecord::View(const PeerRates& peers, absl::Time now) const {
     target.engine_block_size = feed.spec.engine_block_size;
     target.has_events = feed.spec.has_events;
     if (feed.slot != kNoSlot) {
+      target.may_have_holes = feed.may_have_holes;
       for (const Tier tier : kAllTiers) {
         target.blocks[static_cast<std::size_t>(tier)] =
             pool().index().Digest(feed.slot, tier).count;

@@ -97,6 +97,8 @@ int Main() {
     blocks += known.back().size();
     pool->index().Apply(slots[random.Below(slots.size())], Tier::kGpu, {}, known.back());
   }
+  // Whole chains only.
+  for (const Slot slot : slots) pool->index().SetMayHaveHoles(slot, false);
   const ThreadCpuClock cpu_clock;
   const Clock& clock = absl::GetFlag(FLAGS_wall) ? SystemClock() : cpu_clock;
   Picker picker(&clock);

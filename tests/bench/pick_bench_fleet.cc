@@ -82,8 +82,11 @@ std::unique_ptr<WorkerFeed> AddWorker(App& app, int number, const Settings& sett
           SnapshotChunkUpdate{.delta_seq = ++seq, .hashes = {hashes.data() + i, count}});
   }
   Apply(**feed, sink->session,
-        SnapshotEndUpdate{
-            .delta_seq = ++seq, .engine_seq = 1, .count = hashes.size(), .xor_of_hashes = all});
+        SnapshotEndUpdate{.delta_seq = ++seq,
+                          .engine_seq = 1,
+                          .count = hashes.size(),
+                          .xor_of_hashes = all,
+                          .no_holes = true});  // the random ones are in no prompt's chain
   return *std::move(feed);
 }
 

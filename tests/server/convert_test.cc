@@ -159,6 +159,23 @@ TEST(ConvertFeedTest, DeltasAreBorrowedNotCopied) {
   EXPECT_EQ(std::get<CacheDeltaUpdate>(result).engine_seq, 9u);
 }
 
+TEST(ConvertFeedTest, WhoSaysNothingOfHolesMayHaveSome) {
+  v1::WorkerUpdate update;
+  update.mutable_delta()->add_stored(1);
+  FeedUpdate result;
+  ASSERT_THAT(FeedUpdateFromProto(update, &result), IsOk());
+  EXPECT_FALSE(std::get<CacheDeltaUpdate>(result).no_holes);
+  update.mutable_delta()->set_no_holes(true);
+  ASSERT_THAT(FeedUpdateFromProto(update, &result), IsOk());
+  EXPECT_TRUE(std::get<CacheDeltaUpdate>(result).no_holes);
+  update.mutable_snapshot_end()->set_count(3);
+  ASSERT_THAT(FeedUpdateFromProto(update, &result), IsOk());
+  EXPECT_FALSE(std::get<SnapshotEndUpdate>(result).no_holes);
+  update.mutable_snapshot_end()->set_no_holes(true);
+  ASSERT_THAT(FeedUpdateFromProto(update, &result), IsOk());
+  EXPECT_TRUE(std::get<SnapshotEndUpdate>(result).no_holes);
+}
+
 TEST(ConvertFeedTest, RankStateKeepsPlainLabelsOnly) {
   v1::WorkerUpdate update;
   v1::RankState* m = update.mutable_rank_state();

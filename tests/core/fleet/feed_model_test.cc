@@ -1,7 +1,8 @@
 // Random streams against a plain model: deltas in pieces, lost messages, snapshots that break,
 // reconnects, takeovers, new epochs, lost leases. Whenever a dump says EXACT and names an engine
-// sequence, it equals what the engine held after that sequence; and once the faults stop, every
-// target becomes EXACT at the engine's last sequence.
+// sequence, it equals what the engine held after that sequence; whenever the router takes it that a
+// state at an engine sequence has no holes, it has none, EXACT or not; and once the faults stop,
+// every target becomes EXACT at the engine's last sequence.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -23,6 +24,20 @@ namespace warmpath::testing {
 namespace {
 
 using State = std::array<std::set<ChainHash>, kTierCount>;
+
+// Hashes are of chains of ten blocks: 1 to 10, 11 to 20, ...
+constexpr ChainHash kStep = 0x9e3779b97f4a7c15ull;
+constexpr std::uint64_t kHashes = 150;
+bool IsFirst(std::uint64_t number) { return number % 10 == 1; }
+
+template <typename Hashes>
+bool HasHoles(const Hashes& gpu) {
+  const std::set<ChainHash> held(gpu.begin(), gpu.end());
+  for (std::uint64_t n = 1; n <= kHashes; ++n) {
+    if (!IsFirst(n) && held.contains(n * kStep) && !held.contains((n - 1) * kStep)) return true;
+  }
+  return false;
+}
 
 // One engine process after another, and all states it ever had.
 struct ModelRank {
@@ -58,6 +73,8 @@ class Model {
 
   bool faults = true;
   std::uint64_t exact_samples = 0;
+  std::uint64_t whole_samples = 0;  // without holes
+  std::uint64_t holed_samples = 0;  // with some
 
   void Step() {
     if (!agent_->connected()) {
@@ -100,6 +117,12 @@ class Model {
       for (const Tier tier : kAllTiers) {
         DumpHeader header;
         const Hashes dumped = fleet_.Dump(id_, tier, rank, &header);
+        if (tier == Tier::kGpu && header.engine_seq.has_value()) {
+          const bool has_holes = HasHoles(dumped);
+          ++(has_holes ? holed_samples : whole_samples);
+          ASSERT_FALSE(has_holes && !fleet_.View(id_, rank)->may_have_holes)
+              << id_ << " rank " << rank << " at " << *header.engine_seq;
+        }
         if (header.freshness != Freshness::kExact || !header.engine_seq.has_value()) continue;
         ++exact_samples;
         const auto it = r.history.find({header.epoch, header.engine_seq});
@@ -117,6 +140,8 @@ class Model {
     for (Rank rank = 0; rank < ranks_.size(); ++rank) {
       const ModelRank& r = ranks_[rank];
       EXPECT_EQ(fleet_.Look(id_, rank), (Glance{Lifecycle::kReady, Freshness::kExact, ""}))
+          << id_ << " rank " << rank;
+      EXPECT_EQ(fleet_.View(id_, rank)->may_have_holes, HasHoles(r.truth[0]))
           << id_ << " rank " << rank;
       DumpHeader header;
       for (const Tier tier : kAllTiers) {
@@ -147,7 +172,7 @@ class Model {
  private:
   bool Chance(double p) { return random_.Unit() < p; }
   bool Lost() { return faults && Chance(0.01); }
-  ChainHash Draw() { return (1 + random_.Below(150)) * 0x9e3779b97f4a7c15ull; }
+  ChainHash Draw() { return (1 + random_.Below(kHashes)) * kStep; }
   void Ok(const absl::Status& status) { EXPECT_THAT(status, IsOk()) << id_; }
 
   void Connect() {
@@ -190,6 +215,11 @@ class Model {
     for (std::uint64_t i = 0; i < changes; ++i) {
       const ChainHash hash = Draw();
       if (r.truth[tier].erase(hash) == 0) r.truth[tier].insert(hash);
+    }
+    // Mostly an engine keeps what its blocks hang on.
+    const bool keeps = Chance(0.8);
+    for (std::uint64_t n = 1; keeps && tier == 0 && n <= kHashes; ++n) {
+      if (!IsFirst(n) && !r.truth[0].contains((n - 1) * kStep)) r.truth[0].erase(n * kStep);
     }
     r.seq = r.seq.value_or(0) + 1;
     r.Remember();
@@ -262,7 +292,10 @@ class Model {
       }
       flush_piece();
     }
+    const bool whole = !HasHoles(r.truth[0]);
+    const bool all_along = whole && !HasHoles(r.sent[0]);
     for (std::size_t i = 0; i < pieces.size(); ++i) {
+      agent_->SayNoHoles(i + 1 < pieces.size() ? all_along : whole);
       // A sequence is named when all of it has been handed out: before, the one named last or none.
       std::optional<std::uint64_t> seq = r.seq;
       if (i + 1 < pieces.size()) seq = Chance(0.5) ? r.named_seq : std::nullopt;
@@ -314,6 +347,7 @@ class Model {
     } else if (!r.chunks.empty()) {
       Ok(agent_->Chunk(r.chunks.back().second, r.chunks.back().first, rank));
     } else {
+      agent_->SayNoHoles(!HasHoles(r.sent[0]));
       const std::uint64_t wrong = faults && Chance(0.05) ? 1 : 0;
       Ok(agent_->End(r.snapshot_count + wrong, r.snapshot_xor, r.sent_seq, rank));
       r.in_snapshot = false;
@@ -379,10 +413,16 @@ TEST_P(FeedModelTest, ExactMeansEqual) {
     fleet->MaintainIndexes(100'000);
   }
   std::uint64_t samples = 0;
+  std::uint64_t whole = 0;
+  std::uint64_t holed = 0;
   for (const auto& model : models) {
     model->CheckSettled();
     samples += model->exact_samples;
+    whole += model->whole_samples;
+    holed += model->holed_samples;
   }
+  EXPECT_GT(whole, 500u);
+  EXPECT_GT(holed, 50u);
   EXPECT_GT(samples, 500u) << "the faults must leave something to compare";
   std::uint64_t slots = 0;
   for (const PoolView& pool : fleet->ListPools("")) slots += pool.index.open_slots;

@@ -139,6 +139,9 @@ class TestAgent {
     return feed_->OnUpdate(session, update);
   }
 
+  // What the messages from here on say of holes.
+  void SayNoHoles(bool no_holes) { no_holes_ = no_holes; }
+
   // A message is lost on the way.
   void Skip() { ++seq_; }
 
@@ -158,7 +161,8 @@ class TestAgent {
                                   .rank = rank,
                                   .engine_seq = engine_seq,
                                   .count = count,
-                                  .xor_of_hashes = xor_of_hashes});
+                                  .xor_of_hashes = xor_of_hashes,
+                                  .no_holes = no_holes_});
   }
   // Begin, one chunk of the GPU tier, End.
   absl::Status Snapshot(const Hashes& hashes, std::optional<std::uint64_t> engine_seq = 0,
@@ -176,7 +180,8 @@ class TestAgent {
                                  .tier = tier,
                                  .removed = removed,
                                  .stored = stored,
-                                 .engine_seq = engine_seq});
+                                 .engine_seq = engine_seq,
+                                 .no_holes = no_holes_});
   }
   absl::Status Cleared(Tier tier = Tier::kGpu,
                        std::optional<std::uint64_t> engine_seq = std::nullopt, Rank rank = 0) {
@@ -220,6 +225,7 @@ class TestAgent {
   SessionId session_ = 0;
   std::uint64_t seq_ = 0;
   std::uint64_t delivered_ = 0;
+  bool no_holes_ = false;
 };
 
 // What one target says of itself.

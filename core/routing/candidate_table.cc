@@ -96,7 +96,7 @@ CostInput CandidateTable::InputOf(std::size_t i, const CostShared& shared) const
                    .rate = rate_[i],
                    .ctx_half = shared.ctx_half,
                    .wait_s = wait_s_[i],
-                   .copy_s = has_copies_ ? copy_s_[i] : 0,
+                   .copy_s = copy_s(i),
                    .inflight = static_cast<std::uint32_t>(inflight_[i]),
                    .kv_tokens = static_cast<std::uint64_t>(kv_tokens_[i]),
                    .kv_capacity = static_cast<std::uint64_t>(capacity)};

@@ -102,6 +102,7 @@ class CandidateTable {
   std::uint64_t copied_tokens(std::size_t i) const {
     return has_copies_ ? static_cast<std::uint64_t>(copied_tokens_[i]) : 0;
   }
+  double copy_s(std::size_t i) const { return has_copies_ ? copy_s_[i] : 0; }
 
   // Set by the policy. The least wins.
   std::span<double> scores() { return {score_.data(), size_}; }

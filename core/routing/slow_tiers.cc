@@ -14,7 +14,8 @@ std::uint32_t Count(const SlotMatch& match, Tier tier) {
 // True when that changes anything.
 bool Set(const HeldPrefix& held, std::size_t candidate, CandidateTable& candidates) {
   if (candidates.blocks(candidate) == held.blocks &&
-      candidates.copied_tokens(candidate) == held.copied_tokens) {
+      candidates.copied_tokens(candidate) == held.copied_tokens &&
+      candidates.copy_s(candidate) == held.copy_s) {
     return false;
   }
   candidates.SetHeld(candidate, held.blocks, held.cached_tokens);
@@ -42,7 +43,12 @@ HeldPrefix HeldWithSlowTiers(const SlotMatch& match, std::uint32_t written_block
   if (match.usable_depth <= held.blocks) return held;
   const std::uint64_t cached = CachedTokens(match.usable_depth, inputs);
   const std::uint64_t copied = cached - held.cached_tokens;
-  const std::uint64_t far_blocks = Count(match, Tier::kDisk) + Count(match, Tier::kExternal);
+  // Of the blocks between the GPU's and those that picks wrote, how many are among the far ones is
+  // not known without looking at each. As many as can be: the winner's are looked at, so that a
+  // price too low is found, and one too high would never be.
+  const std::uint64_t in_flight = held.blocks - match.gpu_depth;
+  const std::uint64_t far_found = Count(match, Tier::kDisk) + Count(match, Tier::kExternal);
+  const std::uint64_t far_blocks = far_found - std::min(far_found, in_flight);
   const auto far_tokens = static_cast<double>(std::min(copied, far_blocks * inputs.block_size));
   const double copy_s = (static_cast<double>(copied) + (kFarTiers - 1) * far_tokens) / copy_rate;
   const double saved_s = (PrefillWork(inputs.prompt_tokens, held.cached_tokens, kDefaultCtxHalf) -

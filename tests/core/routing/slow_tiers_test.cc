@@ -50,6 +50,13 @@ TEST(HeldWithSlowTiersTest, ByHand) {
   held = HeldWithSlowTiers(Found(20, 50, 10), 0, 16'000, 64'000, inputs);
   EXPECT_EQ(held.copied_tokens, 3'840u);
   EXPECT_DOUBLE_EQ(held.copy_s, (3'840 + 3 * 640) / 64'000.0);
+  // Five of the blocks in flight may be among those on disk; all of them, with fifteen.
+  held = HeldWithSlowTiers(Found(20, 50, 10), 25, 16'000, 64'000, inputs);
+  EXPECT_EQ(held.copied_tokens, 55u * 64);
+  EXPECT_DOUBLE_EQ(held.copy_s, (55 + 3 * 5) * 64 / 64'000.0);
+  held = HeldWithSlowTiers(Found(20, 50, 10), 35, 16'000, 64'000, inputs);
+  EXPECT_EQ(held.copied_tokens, 45u * 64);
+  EXPECT_DOUBLE_EQ(held.copy_s, 45 * 64 / 64'000.0);
   // The whole prompt: one token is computed all the same.
   held = HeldWithSlowTiers(Found(0, 100), 0, 16'000, 64'000, inputs);
   EXPECT_EQ(held.blocks, 100u);
@@ -166,6 +173,27 @@ TEST_F(SlowTiersTest, PicksInFlightAreInTheGpuBeforeTheirEventsSaySo) {
   const Decision second = MustPick(Explained(Ask(chain)));
   EXPECT_EQ(second.explanation[0].copied_tokens, 0u);
   EXPECT_EQ(second.predicted_cached_tokens, 100u * kBlock - 1);
+}
+
+// One target has its first blocks on disk and the rest in host memory, another one the reverse;
+// the first half is in flight at both.
+TEST_F(SlowTiersTest, WhichTiersAreInFlightIsFoundBeforeTheWinnerIsReserved) {
+  AddTargets(2);
+  const std::vector<ChainHash> chain = Chain(1, 100);
+  Store(0, Part(1, 41), Tier::kDisk);
+  Store(0, Part(41, 81), Tier::kHost);
+  Store(1, Part(1, 41), Tier::kHost);
+  Store(1, Part(41, 81), Tier::kDisk);
+  Occupy(0, 0.05, Part(1, 41));
+  Occupy(1, 0.001, Part(1, 41));
+  const Decision decision = MustPick(Explained(Ask(chain)));
+  ASSERT_EQ(decision.explanation.size(), 2u);
+  // What is left to copy at w0 is in host memory. w1 has the shorter queue, but copies from disk.
+  EXPECT_EQ(decision.endpoint.worker_id, "w0");
+  EXPECT_EQ(decision.explanation[0].copied_tokens, 40u * kBlock);
+  EXPECT_DOUBLE_EQ(decision.explanation[0].copy_s, 40 * kBlock / 64'000.0);
+  EXPECT_EQ(decision.explanation[1].copied_tokens, 40u * kBlock);
+  EXPECT_DOUBLE_EQ(decision.explanation[1].copy_s, 4 * 40 * kBlock / 64'000.0);
 }
 
 TEST_F(SlowTiersTest, APoolCanBeToldToIgnoreThem) {
@@ -319,6 +347,7 @@ TEST_F(SlowTiersTest, EachTargetsTermsAreThoseOfThePlainRule) {
       };
       std::uint64_t gpu = 0;
       while (gpu < 40 && held(Tier::kGpu, gpu)) ++gpu;
+      const std::uint64_t events_gpu = gpu;
       // The winner's is exact: a run in the GPU that goes on behind what is in flight counts.
       const bool winner = &terms == &decision.explanation[0];
       gpu = std::max<std::uint64_t>(gpu, written[target]);
@@ -335,6 +364,8 @@ TEST_F(SlowTiersTest, EachTargetsTermsAreThoseOfThePlainRule) {
         if (*fastest(usable) >= Tier::kDisk) ++far_blocks;
       }
       usable = std::max(usable, gpu);
+      // Of the others it is assumed that what is in flight were the far ones.
+      if (!winner) far_blocks -= std::min(far_blocks, gpu - events_gpu);
       const auto tokens = [&](std::uint64_t blocks) {
         return std::min(blocks * kBlock, query.prompt_tokens - 1);
       };

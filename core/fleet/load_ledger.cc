@@ -124,6 +124,7 @@ class Ledger final : public LoadLedger {
     table_[place].reservation.target = to;
     table_[place].reservation.cached_tokens = 0;
     table_[place].reservation.copied_tokens = 0;
+    table_[place].reservation.far_tokens = 0;
     Attach(place, now);
   }
 

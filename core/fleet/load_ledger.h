@@ -54,6 +54,7 @@ struct Reservation {
   // Token equivalents, core/fleet/prefill_rate.h; minus infinity when its time teaches no rate.
   double prefill_work = 0;
   std::uint64_t copied_tokens = 0;    // of cached_tokens: in slower tiers than the GPU's
+  std::uint64_t far_tokens = 0;       // of these: in slower tiers than host memory
   double copy_s = 0;                  // T at the pick
   double wait_s = 0;                  // W at the pick
   std::uint64_t expected_output = 0;  // tokens

@@ -43,7 +43,7 @@ struct TargetState {
   CauseSet causes;        // as the agent and the feed say; see AllCauses()
   Slot slot = kNoSlot;    // serving slot; kNoSlot: nothing credited from events
   LearnedRate rate;
-  LearnedRate copy_rate;  // from host memory: CopyRateInUse
+  LearnedCopyRate copy_rate;
   RankSpec spec;
 
   std::string worker_id;
@@ -151,9 +151,9 @@ class Pool {
   void ObservePrefill(TargetId target, double work, double seconds)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // So many tokens of KV came from the host tier in so many seconds.
-  void ObserveCopy(TargetId target, double tokens, double seconds)
+  void ObserveCopy(TargetId target, double tokens, double seconds, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    targets_[target].copy_rate.Observe(tokens, seconds);
+    targets_[target].copy_rate.Observe(tokens, seconds, now);
   }
   // What outcomes taught is about one engine process: for a new epoch.
   void ForgetOutcomes(TargetId target) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

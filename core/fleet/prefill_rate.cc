@@ -26,6 +26,13 @@ void LearnedRate::Observe(double work, double seconds) {
   median_ = static_cast<double>(*middle);
 }
 
+void LearnedCopyRate::Observe(double tokens, double seconds, absl::Time now) {
+  if (now - last_ > kMemory) rate_.Reset();
+  const std::uint64_t before = rate_.samples();
+  rate_.Observe(tokens, seconds);
+  if (rate_.samples() != before) last_ = now;
+}
+
 double RateInUse(const LearnedRate& rate, double hint, const PeerRates& peers) {
   const double own = rate.tokens_per_s();
   const double expected = hint > 0 ? hint * peers.share_of_hint : peers.median;
@@ -38,8 +45,8 @@ double RateInUse(const LearnedRate& rate, double hint, const PeerRates& peers) {
   return kFallbackRate;
 }
 
-double CopyRateInUse(const LearnedRate& copy, double hint, double prefill_rate) {
-  if (copy.tokens_per_s() > 0) return copy.tokens_per_s();
+double CopyRateInUse(double learned, double hint, double prefill_rate) {
+  if (learned > 0) return learned;
   return hint > 0 ? hint * kHintTrust : prefill_rate * kCopyGuess;
 }
 

@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/time/time.h"
+
 namespace warmpath {
 
 inline constexpr double kDefaultCtxHalf = 30'000;  // tokens of context that double the time
@@ -62,6 +64,34 @@ class LearnedRate {
   std::array<float, kWindow> recent_{};
 };
 
+// How fast a target copies from its host tier, from requests whose copies came from nowhere else.
+//
+// Whoever looks slow is asked for fewer copies, down to none where computing looks quicker; and
+// only copies can show that it has become, or always was, faster. So what was learned stands for
+// kMemory after the last sample, and is then forgotten: the target is tried again at the rate of
+// its hint or the guess. A floor, the other way out, would have a link that is truly slower than
+// computing taken for faster for ever. Being tried costs a slow one kMinSamples requests at a wrong
+// price, and a fast one that had nothing to copy as little.
+// Not thread-safe.
+class LearnedCopyRate {
+ public:
+  static constexpr absl::Duration kMemory = absl::Minutes(10);
+
+  // As LearnedRate::Observe.
+  void Observe(double tokens, double seconds, absl::Time now);
+  void Reset() { *this = LearnedCopyRate(); }
+
+  // Tokens per second; 0: not known, or not any more.
+  double tokens_per_s(absl::Time now) const {
+    return now - last_ > kMemory ? 0 : rate_.tokens_per_s();
+  }
+  std::uint64_t samples() const { return rate_.samples(); }
+
+ private:
+  LearnedRate rate_;
+  absl::Time last_ = absl::InfinitePast();
+};
+
 // What the targets of a pool that have learned their rates say of all of them; 0: nothing.
 struct PeerRates {
   double median = 0;  // of their rates
@@ -77,9 +107,10 @@ struct PeerRates {
 // tokens/s. `hint` is 0 when unknown. A learned rate without peers is in use as it is.
 double RateInUse(const LearnedRate& rate, double hint, const PeerRates& peers);
 
-// The rate at which a target copies from its host tier, tokens/s: as learned from requests most of
-// whose prompt was copied, else hint * 0.8, else 4 times `prefill_rate`, its RateInUse.
-double CopyRateInUse(const LearnedRate& copy, double hint, double prefill_rate);
+// The rate at which a target copies from its host tier, tokens/s: `learned`, as
+// LearnedCopyRate::tokens_per_s() says, else hint * 0.8, else 4 times `prefill_rate`, its
+// RateInUse.
+double CopyRateInUse(double learned, double hint, double prefill_rate);
 
 }  // namespace warmpath
 

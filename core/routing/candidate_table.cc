@@ -18,6 +18,7 @@ void CandidateTable::ForEachColumn(Visit visit) {
   visit(kv_tokens_);
   visit(kv_capacity_);
   visit(copied_tokens_);
+  visit(far_tokens_);
   visit(copy_s_);
   visit(start_s_);
   visit(score_);
@@ -65,6 +66,7 @@ std::size_t CandidateTable::DropNotFinite() {
 void CandidateTable::StartCopies() {
   has_copies_ = true;
   std::fill_n(copied_tokens_.begin(), size_, 0);
+  std::fill_n(far_tokens_.begin(), size_, 0);
   std::fill_n(copy_s_.begin(), size_, 0);
   std::copy_n(wait_s_.begin(), size_, start_s_.begin());
 }

@@ -93,14 +93,20 @@ class CandidateTable {
   // Before the first SetCopied of a pick.
   void StartCopies();
   bool has_copies() const { return has_copies_; }
-  // So many of the cached tokens are copied first, which takes copy_s. REQUIRES: has_copies().
-  void SetCopied(std::size_t i, std::uint64_t copied_tokens, double copy_s) {
+  // So many of the cached tokens are copied first, which takes copy_s; far_tokens of them from
+  // slower tiers than host memory. REQUIRES: has_copies().
+  void SetCopied(std::size_t i, std::uint64_t copied_tokens, std::uint64_t far_tokens,
+                 double copy_s) {
     copied_tokens_[i] = static_cast<double>(copied_tokens);
+    far_tokens_[i] = static_cast<double>(far_tokens);
     copy_s_[i] = copy_s;
     start_s_[i] = wait_s_[i] + copy_s;
   }
   std::uint64_t copied_tokens(std::size_t i) const {
     return has_copies_ ? static_cast<std::uint64_t>(copied_tokens_[i]) : 0;
+  }
+  std::uint64_t far_tokens(std::size_t i) const {
+    return has_copies_ ? static_cast<std::uint64_t>(far_tokens_[i]) : 0;
   }
   double copy_s(std::size_t i) const { return has_copies_ ? copy_s_[i] : 0; }
 
@@ -132,6 +138,7 @@ class CandidateTable {
   std::vector<double> kv_capacity_;
   // Of meaning only where has_copies_.
   std::vector<double> copied_tokens_;
+  std::vector<double> far_tokens_;
   std::vector<double> copy_s_;   // T
   std::vector<double> start_s_;  // W + T
   std::vector<double> score_;

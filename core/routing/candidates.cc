@@ -182,7 +182,7 @@ absl::Status FindCandidates(Pool& pool, const Query& query, const EndpointFilter
     pool.ledger().KnownDepths(query.chain_kind, query.chain, scratch->written);
   }
   FillCandidates(pool, query, filter, inputs, loads, scratch);
-  if (scratch->events.has_slow_tiers()) AddSlowTiers(pool, inputs, scratch);
+  if (scratch->events.has_slow_tiers()) AddSlowTiers(pool, inputs, now, scratch);
   const CandidateTable& candidates = scratch->candidates;
   scratch->left_out.clear();
   if (!candidates.empty() && !query.explain) return absl::OkStatus();

@@ -46,13 +46,15 @@ void NoteShortfall(bool fell_short, TargetState& target) {
 }
 
 // A request that began at once and most of whose first token was a copy tells how fast that was.
-// What else the engine did meanwhile makes it look slower: errs slow.
-void LearnCopy(const Reservation& reservation, double ttft_s, Pool& pool)
+// What else the engine did meanwhile makes it look slower: errs slow. Where some of the copy came
+// over a slower link than host memory's, the time says nothing of either.
+void LearnCopy(const Reservation& reservation, double ttft_s, absl::Time now, Pool& pool)
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(pool.mu()) {
-  if (reservation.copied_tokens == 0 || reservation.copy_s < reservation.prefill_s) return;
+  if (reservation.copied_tokens == 0 || reservation.far_tokens > 0) return;
+  if (reservation.copy_s < reservation.prefill_s) return;
   if (reservation.wait_s > kLittleWait * ttft_s) return;
   pool.ObserveCopy(reservation.target, static_cast<double>(reservation.copied_tokens),
-                   ttft_s - reservation.prefill_s);
+                   ttft_s - reservation.prefill_s, now);
 }
 
 // Blocks that a target turned out to hold although nobody had said so.
@@ -131,7 +133,7 @@ absl::Status Picker::ReportOutcome(Fleet& fleet, const Outcome& outcome) {
     switch (outcome.kind) {
       case OutcomeKind::kFirstToken: {
         if (!reservation->first_token_seen) {
-          LearnCopy(*reservation, absl::ToDoubleSeconds(now - reservation->picked_at), *pool);
+          LearnCopy(*reservation, absl::ToDoubleSeconds(now - reservation->picked_at), now, *pool);
         }
         const std::optional<PrefillSpan> span = ledger.FirstToken(id, now);
         if (span.has_value()) {
@@ -150,7 +152,7 @@ absl::Status Picker::ReportOutcome(Fleet& fleet, const Outcome& outcome) {
           if (reservation->wait_s <= kLittleWait * ttft_s) {
             pool->ObservePrefill(reservation->target, reservation->prefill_work, ttft_s);
           }
-          LearnCopy(*reservation, ttft_s, *pool);
+          LearnCopy(*reservation, ttft_s, now, *pool);
         }
         if (outcome.actual_cached_tokens.has_value()) {
           pool->pick_state().actual_cached_tokens += *outcome.actual_cached_tokens;

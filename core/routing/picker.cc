@@ -44,12 +44,13 @@ void FillEndpoint(const TargetState& state, EndpointRef* endpoint) {
 class LockedPick {
  public:
   LockedPick(Pool& pool, const Query& query, const PickInputs& inputs, const Policy& policy,
-             const PolicyInput& policy_input, PickScratch& scratch)
+             const PolicyInput& policy_input, absl::Time now, PickScratch& scratch)
       : pool_(pool),
         query_(query),
         inputs_(inputs),
         policy_(policy),
         policy_input_(policy_input),
+        now_(now),
         scratch_(scratch),
         candidates_(scratch.candidates) {}
 
@@ -107,7 +108,7 @@ class LockedPick {
     const Slot slot = pool_.rows()[target].slot;
     if (slot == kNoSlot) return false;
     if (scratch_.events.has_slow_tiers()) {
-      return CorrectSlowTiers(pool_, query_, inputs_, candidate, &scratch_);
+      return CorrectSlowTiers(pool_, query_, inputs_, candidate, now_, &scratch_);
     }
     const std::uint32_t event_blocks = scratch_.events.Of(slot);
     const std::uint32_t written_blocks = scratch_.written[target];
@@ -131,6 +132,7 @@ class LockedPick {
   const PickInputs& inputs_;
   const Policy& policy_;
   const PolicyInput& policy_input_;
+  const absl::Time now_;
   PickScratch& scratch_;
   CandidateTable& candidates_;
   PickReason reason_ = PickReason::kCost;
@@ -344,7 +346,7 @@ absl::StatusOr<Decision> Picker::Pick(Pool& pool, const Query& query, absl::Dura
       }
       return status;
     }
-    LockedPick pick(pool, query, inputs, policy, policy_input, scratch);
+    LockedPick pick(pool, query, inputs, policy, policy_input, now, scratch);
     const std::optional<std::size_t> best = pick.Choose();
     if (!best.has_value()) {
       return absl::InternalError(
@@ -372,6 +374,7 @@ absl::StatusOr<Decision> Picker::Pick(Pool& pool, const Query& query, absl::Dura
       reservation.prefill_s = terms.prefill_s;
       reservation.prefill_work = WorkThatTeaches(terms, input.rate);
       reservation.copied_tokens = candidates.copied_tokens(chosen);
+      reservation.far_tokens = candidates.far_tokens(chosen);
       reservation.copy_s = terms.copy_s;
       reservation.wait_s = terms.wait_s;
       reservation.tenant = tenant;

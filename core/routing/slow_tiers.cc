@@ -19,18 +19,19 @@ bool Set(const HeldPrefix& held, std::size_t candidate, CandidateTable& candidat
     return false;
   }
   candidates.SetHeld(candidate, held.blocks, held.cached_tokens);
-  candidates.SetCopied(candidate, held.copied_tokens, held.copy_s);
+  candidates.SetCopied(candidate, held.copied_tokens, held.far_tokens, held.copy_s);
   return true;
 }
 
 HeldPrefix HeldBy(Pool& pool, const PickInputs& inputs, const SlotMatch& match,
-                  std::uint32_t written, std::size_t candidate, const CandidateTable& candidates)
-    ABSL_EXCLUSIVE_LOCKS_REQUIRED(pool.mu()) {
+                  std::uint32_t written, std::size_t candidate, absl::Time now,
+                  const CandidateTable& candidates) ABSL_EXCLUSIVE_LOCKS_REQUIRED(pool.mu()) {
   const TargetState& target = pool.targets()[candidates.target(candidate)];
   const double rate = candidates.rate(candidate);
   return HeldWithSlowTiers(
       match, written, rate,
-      CopyRateInUse(target.copy_rate, target.spec.host_copy_tokens_per_s, rate), inputs);
+      CopyRateInUse(target.copy_rate.tokens_per_s(now), target.spec.host_copy_tokens_per_s, rate),
+      inputs);
 }
 
 }  // namespace
@@ -49,8 +50,9 @@ HeldPrefix HeldWithSlowTiers(const SlotMatch& match, std::uint32_t written_block
   const std::uint64_t in_flight = held.blocks - match.gpu_depth;
   const std::uint64_t far_found = Count(match, Tier::kDisk) + Count(match, Tier::kExternal);
   const std::uint64_t far_blocks = far_found - std::min(far_found, in_flight);
-  const auto far_tokens = static_cast<double>(std::min(copied, far_blocks * inputs.block_size));
-  const double copy_s = (static_cast<double>(copied) + (kFarTiers - 1) * far_tokens) / copy_rate;
+  const std::uint64_t far_tokens = std::min(copied, far_blocks * inputs.block_size);
+  const double copy_s =
+      (static_cast<double>(copied) + (kFarTiers - 1) * static_cast<double>(far_tokens)) / copy_rate;
   const double saved_s = (PrefillWork(inputs.prompt_tokens, held.cached_tokens, kDefaultCtxHalf) -
                           PrefillWork(inputs.prompt_tokens, cached, kDefaultCtxHalf)) /
                          prefill_rate;
@@ -58,10 +60,11 @@ HeldPrefix HeldWithSlowTiers(const SlotMatch& match, std::uint32_t written_block
   return {.blocks = match.usable_depth,
           .cached_tokens = cached,
           .copied_tokens = copied,
+          .far_tokens = far_tokens,
           .copy_s = copy_s};
 }
 
-void AddSlowTiers(Pool& pool, const PickInputs& inputs, PickScratch* scratch) {
+void AddSlowTiers(Pool& pool, const PickInputs& inputs, absl::Time now, PickScratch* scratch) {
   CandidateTable& candidates = scratch->candidates;
   candidates.StartCopies();
   const std::span<const PickRow> rows = pool.rows();
@@ -69,18 +72,19 @@ void AddSlowTiers(Pool& pool, const PickInputs& inputs, PickScratch* scratch) {
     const TargetId target = candidates.target(i);
     const SlotMatch* match = scratch->events.TiersOf(rows[target].slot);
     if (match == nullptr) continue;
-    Set(HeldBy(pool, inputs, *match, scratch->written[target], i, candidates), i, candidates);
+    Set(HeldBy(pool, inputs, *match, scratch->written[target], i, now, candidates), i, candidates);
   }
 }
 
 bool CorrectSlowTiers(Pool& pool, const Query& query, const PickInputs& inputs,
-                      std::size_t candidate, PickScratch* scratch) {
+                      std::size_t candidate, absl::Time now, PickScratch* scratch) {
   CandidateTable& candidates = scratch->candidates;
   const TargetId target = candidates.target(candidate);
   const std::uint32_t written = scratch->written[target];
   const SlotMatch match =
       pool.index().VerifiedMatch(pool.rows()[target].slot, query.chain, written);
-  return Set(HeldBy(pool, inputs, match, written, candidate, candidates), candidate, candidates);
+  return Set(HeldBy(pool, inputs, match, written, candidate, now, candidates), candidate,
+             candidates);
 }
 
 }  // namespace warmpath

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 
+#include "absl/time/time.h"
 #include "core/fleet/pool.h"
 #include "core/index/index.h"
 #include "core/routing/candidate_table.h"
@@ -27,6 +28,7 @@ struct HeldPrefix {
   std::uint32_t blocks = 0;
   std::uint64_t cached_tokens = 0;  // h
   std::uint64_t copied_tokens = 0;  // of these
+  std::uint64_t far_tokens = 0;     // of these: from disk or elsewhere
   double copy_s = 0;                // T
 };
 
@@ -36,12 +38,12 @@ HeldPrefix HeldWithSlowTiers(const SlotMatch& match, std::uint32_t written_block
                              double prefill_rate, double copy_rate, const PickInputs& inputs);
 
 // The same of all candidates, for a chain that the index has in other tiers, too.
-void AddSlowTiers(Pool& pool, const PickInputs& inputs, PickScratch* scratch)
+void AddSlowTiers(Pool& pool, const PickInputs& inputs, absl::Time now, PickScratch* scratch)
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(pool.mu());
 
 // The same of one candidate, each block looked at. True when what it holds has changed.
 bool CorrectSlowTiers(Pool& pool, const Query& query, const PickInputs& inputs,
-                      std::size_t candidate, PickScratch* scratch)
+                      std::size_t candidate, absl::Time now, PickScratch* scratch)
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(pool.mu());
 
 }  // namespace warmpath

@@ -51,6 +51,31 @@ TEST(LearnedRateTest, IgnoresSmallAndSenselessSamples) {
   EXPECT_EQ(rate.tokens_per_s(), 0);
 }
 
+TEST(LearnedCopyRateTest, IsForgottenWithoutSamplesAndNotBefore) {
+  constexpr absl::Duration kMemory = LearnedCopyRate::kMemory;
+  LearnedCopyRate rate;
+  absl::Time now = absl::UnixEpoch();
+  EXPECT_EQ(rate.tokens_per_s(now), 0);
+  for (int i = 0; i < 16; ++i) {
+    EXPECT_EQ(rate.tokens_per_s(now), 0);
+    rate.Observe(30'000, 1, now);
+    now += kMemory;  // seldom is often enough
+  }
+  EXPECT_EQ(rate.tokens_per_s(now), 30'000);
+  // What is too small to be a sample keeps nothing alive.
+  rate.Observe(100, 1, now);
+  EXPECT_EQ(rate.tokens_per_s(now + absl::Nanoseconds(1)), 0);
+  // All samples are gone, not only their median.
+  now += absl::Seconds(1);
+  rate.Observe(90'000, 1, now);
+  EXPECT_EQ(rate.samples(), 1u);
+  EXPECT_EQ(rate.tokens_per_s(now), 0);
+  for (int i = 0; i < 15; ++i) rate.Observe(90'000, 1, now);
+  EXPECT_EQ(rate.tokens_per_s(now), 90'000);
+  rate.Reset();
+  EXPECT_EQ(rate.tokens_per_s(now), 0);
+}
+
 TEST(RateInUseTest, LearnedThenHintThenPeersThenTheFallback) {
   LearnedRate learned;
   for (int i = 0; i < 16; ++i) learned.Observe(12'000, 1);

@@ -82,11 +82,9 @@ TEST(HeldWithSlowTiersTest, ACopyThatTakesLongerThanComputingIsNotAssumed) {
 }
 
 TEST(CopyRateTest, LearnedThenHintThenAMultipleOfThePrefillRate) {
-  LearnedRate copy;
-  EXPECT_EQ(CopyRateInUse(copy, 0, 16'000), 64'000);
-  EXPECT_EQ(CopyRateInUse(copy, 100'000, 16'000), 80'000);
-  for (std::size_t i = 0; i < LearnedRate::kMinSamples; ++i) copy.Observe(30'000, 0.25);
-  EXPECT_EQ(CopyRateInUse(copy, 100'000, 16'000), 120'000);
+  EXPECT_EQ(CopyRateInUse(0, 0, 16'000), 64'000);
+  EXPECT_EQ(CopyRateInUse(0, 100'000, 16'000), 80'000);
+  EXPECT_EQ(CopyRateInUse(120'000, 100'000, 16'000), 120'000);
 }
 
 class SlowTiersTest : public testing::PoolFixture {
@@ -281,7 +279,7 @@ TEST_F(SlowTiersTest, HowFastCopiesAreIsLearnedWhereTheyAreMostOfTheWait) {
   {
     absl::MutexLock lock(&pool_->mu());
     const TargetState& target = pool_->targets()[0];
-    copy_rate = target.copy_rate.tokens_per_s();
+    copy_rate = target.copy_rate.tokens_per_s(clock_.Now());
     EXPECT_EQ(target.rate.samples(), 0u) << "copies say nothing of the prefill";
   }
   EXPECT_NEAR(copy_rate, 20'000, 100);
@@ -289,6 +287,47 @@ TEST_F(SlowTiersTest, HowFastCopiesAreIsLearnedWhereTheyAreMostOfTheWait) {
   absl::MutexLock lock(&pool_->mu());
   pool_->ForgetOutcomes(0);
   EXPECT_EQ(pool_->targets()[0].copy_rate.samples(), 0u);
+}
+
+// The first half lies on disk: the time of that copy is not host memory's, nor all the disk's.
+TEST_F(SlowTiersTest, CopiesOverSlowerLinksTeachNothingOfHostMemory) {
+  AddTargets(1);
+  EditTarget(0, [](TargetState& t) { t.spec.host_copy_tokens_per_s = 200'000; });
+  const std::vector<ChainHash> chain = Chain(1, 200);
+  Store(0, Part(1, 101), Tier::kDisk);
+  Store(0, Part(101, 201), Tier::kHost);
+  const Decision decision = MustPick(Ask(chain));
+  EXPECT_EQ(decision.predicted_cached_tokens, 200u * kBlock - 1);
+  clock_.Advance(absl::Seconds(decision.predicted_ttft_s));
+  FirstToken(decision);
+  absl::MutexLock lock(&pool_->mu());
+  EXPECT_EQ(pool_->targets()[0].copy_rate.samples(), 0u);
+}
+
+// A target once looked so slow that computing seemed quicker than its copies.
+TEST_F(SlowTiersTest, ACopyRateLearnedTooLowIsForgottenAndLearnedAnew) {
+  AddTargets(1);
+  std::uint64_t next = 1;
+  const auto serve = [&](double tokens_per_s) {
+    const std::vector<ChainHash> chain = Chain(next, 100);
+    next += 100;
+    Store(0, chain, Tier::kHost);
+    const Decision decision = MustPick(Explained(Ask(chain)));
+    const Decision served = MustPick(Ask(chain));
+    clock_.Advance(absl::Seconds(6'399 / tokens_per_s));
+    FirstToken(served);
+    Finish(served, served.predicted_cached_tokens);
+    clock_.Advance(absl::Seconds(1));
+    Tick();
+    return decision.explanation[0].copied_tokens;
+  };
+  for (std::size_t i = 0; i < LearnedRate::kMinSamples; ++i) EXPECT_GT(serve(4'000), 0u);
+  // Fast again, and quicker than computing; but no pick counts on a copy, so none shows it.
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(serve(60'000), 0u);
+  clock_.Advance(absl::Minutes(10));
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(serve(60'000), 6'399u);
+  absl::MutexLock lock(&pool_->mu());
+  EXPECT_NEAR(pool_->targets()[0].copy_rate.tokens_per_s(clock_.Now()), 60'000, 100);
 }
 
 TEST_F(SlowTiersTest, ARequestThatHadToWaitTeachesNothingOfCopies) {
@@ -370,8 +409,7 @@ TEST_F(SlowTiersTest, EachTargetsTermsAreThoseOfThePlainRule) {
         return std::min(blocks * kBlock, query.prompt_tokens - 1);
       };
       const double rate = RateInUse(state.rate, state.spec.prefill_tokens_per_s, {});
-      const double copy_rate =
-          CopyRateInUse(state.copy_rate, state.spec.host_copy_tokens_per_s, rate);
+      const double copy_rate = CopyRateInUse(0, state.spec.host_copy_tokens_per_s, rate);
       const auto prefill = [&](std::uint64_t cached) {
         return PrefillWork(query.prompt_tokens, cached, kDefaultCtxHalf) / rate;
       };

@@ -25,6 +25,7 @@ enum Metric : std::size_t {
   kRoutingBlocks,
   kEngineBlocks,
   kOrphans,
+  kHoles,
   kBytes,
   kMessages,
   kReplayed,
@@ -65,6 +66,8 @@ constexpr MetricInfo kMetrics[kMetricCount] = {
     {"warmpath_agent_routing_blocks", false, "Routing blocks held, by tier."},
     {"warmpath_agent_engine_blocks", false, "Engine blocks remembered."},
     {"warmpath_agent_orphan_blocks", false, "Engine blocks whose parent was never reported."},
+    {"warmpath_agent_holes", false,
+     "Routing blocks that the GPU holds without the one before them in their chain."},
     {"warmpath_agent_cache_bytes", false, "Memory of the rank's block tables."},
     {"warmpath_agent_messages_total", true, "Live event messages received."},
     {"warmpath_agent_replayed_messages_total", true, "Messages received through replays."},
@@ -149,6 +152,7 @@ void AddRank(const std::string& worker, const RankView& view, Page* page) {
   }
   page->Add(kEngineBlocks, labels, view.engine_blocks);
   page->Add(kOrphans, labels, view.orphans);
+  page->Add(kHoles, labels, view.holes);
   page->Add(kBytes, labels, view.bytes);
   page->Add(kMessages, labels, view.source.messages);
   page->Add(kReplayed, labels, view.source.replayed);

@@ -371,7 +371,10 @@ void EngineWorker::OnChanges(Rank rank, std::span<const BlockChanges> changes,
   state.event_lag_s = std::max(0.0, now - state.feed->engine_ts());
   // Bad news before the changes, good news after them (TickAll).
   PublishVerdict(rank, state.feed->causes() | state.verdict.causes);
-  for (const auto& publisher : publishers_) publisher->Offer(rank, changes, engine_seq);
+  const bool no_holes = state.feed->canonical().holes() == 0;
+  for (const auto& publisher : publishers_) {
+    publisher->Offer(rank, changes, engine_seq, no_holes);
+  }
 }
 
 void EngineWorker::OnNewEpoch(Rank rank, Epoch epoch, std::string_view reason) {
@@ -438,6 +441,7 @@ void EngineWorker::RefreshView() {
     out.held = state.feed->digests();
     out.engine_blocks = state.feed->canonical().blocks();
     out.orphans = state.feed->canonical().orphans();
+    out.holes = state.feed->canonical().holes();
     out.bytes = state.feed->canonical().bytes();
     out.feed = state.feed->sequencer().counts();
     out.events = state.feed->events();

@@ -92,6 +92,7 @@ void EngineWorker::HandlePublishers() {
       }
       snapshot.digests = feed->digests();
       snapshot.engine_seq = feed->engine_seq();
+      snapshot.no_holes = feed->canonical().holes() == 0;
       publishers_[i]->GiveSnapshot(std::move(snapshot));
     }
   }

@@ -29,6 +29,7 @@ struct RankView {
   std::array<SetDigest, kTierCount> held{};
   std::uint64_t engine_blocks = 0;
   std::uint64_t orphans = 0;
+  std::uint64_t holes = 0;
   std::uint64_t bytes = 0;
   FeedCounts feed;
   RankFeed::EventCounts events;

@@ -11,6 +11,7 @@ namespace warmpath {
 namespace {
 
 constexpr std::size_t At(Tier tier) { return static_cast<std::size_t>(tier); }
+constexpr std::uint8_t Bit(Tier tier) { return static_cast<std::uint8_t>(1U << At(tier)); }
 
 // How far up a cycle is searched among blocks whose chain is not known. A chain of more orphans
 // than this is refused rather than walked again and again.
@@ -30,6 +31,7 @@ BlockTree::~BlockTree() {
     --totals_->blocks;
     if (!node.placeholder && !node.resolved) --totals_->orphans;
     if (node.payload != nullptr) totals_->payload_bytes -= PayloadBytes(*node.payload);
+    if ((node.held & Bit(Tier::kGpu)) == 0) totals_->holes -= node.held_below;
     for (std::size_t t = 0; t < kTierCount; ++t) {
       totals_->copies[t] -= node.copies[t];
       totals_->suspects[t] -= node.suspect[t];
@@ -358,10 +360,32 @@ void BlockTree::TakeCopy(Index index, Tier tier, bool suspect) {
 }
 
 void BlockTree::SetHeld(Node& node, Tier tier, bool held) {
-  const auto bit = static_cast<std::uint8_t>(1U << At(tier));
-  if (((node.held & bit) != 0) == held) return;
-  node.held ^= bit;
+  if (((node.held & Bit(tier)) != 0) == held) return;
+  node.held ^= Bit(tier);
+  if (tier == Tier::kGpu) CountHoles(node);
   observer_->OnHeld(tier, node.key, held);
+}
+
+BlockTree::Index BlockTree::EndBefore(const Node& node) const {
+  const Node* at = &node;
+  while (at->offset != 0) at = &nodes_[at->parent];
+  return at->parent;
+}
+
+void BlockTree::CountHoles(const Node& node) {
+  const bool held = (node.held & Bit(Tier::kGpu)) != 0;
+  totals_->holes += held ? -std::uint64_t{node.held_below} : node.held_below;
+  const Index before = EndBefore(node);
+  if (before == kNone) return;
+  Node& above = nodes_[before];
+  const bool hole = (above.held & Bit(Tier::kGpu)) == 0;
+  if (held) {
+    ++above.held_below;
+    if (hole) ++totals_->holes;
+  } else {
+    --above.held_below;
+    if (hole) --totals_->holes;
+  }
 }
 
 bool BlockTree::CoveredUpTo(const Node& node, Tier tier) const {

@@ -44,6 +44,7 @@ struct TreeTotals {
   std::size_t orphans = 0;  // stored, not resolved
   std::array<std::uint64_t, kTierCount> copies{};
   std::array<std::uint64_t, kTierCount> suspects{};  // of them, not seen since the loss
+  std::uint64_t holes = 0;  // routing blocks held in the GPU tier, the one before them not
   std::size_t payload_bytes = 0;
   SkipCounts skipped;
   bool drift = false;
@@ -130,6 +131,9 @@ class BlockTree {
     std::uint32_t size = 0;    // tokens
     std::uint32_t offset = 0;  // of the first token in its routing block
     std::uint32_t depth = 0;   // blocks above it in its chain, as far as known
+    // Of a block that ends a routing block: the routing blocks right below that are held in the GPU
+    // tier. Counted here, since a block may have very many children.
+    std::uint32_t held_below = 0;
     std::array<std::uint16_t, kTierCount> copies{};
     std::array<std::uint16_t, kTierCount> suspect{};  // of them
     std::array<std::uint32_t, kTierCount> stamp{};    // last stored or confirmed
@@ -169,6 +173,10 @@ class BlockTree {
   void AddCopy(Node& node, Tier tier, bool new_copy, std::uint32_t stamp);
   void TakeCopy(Index index, Tier tier, bool suspect);
   void SetHeld(Node& node, Tier tier, bool held);
+  // The block that ends the routing block before this one's; kNone at the chain's start.
+  Index EndBefore(const Node& node) const;
+  // Keeps TreeTotals::holes, now that the block begins or ceases to be held in the GPU tier.
+  void CountHoles(const Node& node);
   bool CoveredUpTo(const Node& node, Tier tier) const;
   // The node's presence in the tier has changed: settle the routing blocks that it covers.
   void Settle(Index index, Tier tier);

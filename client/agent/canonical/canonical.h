@@ -89,6 +89,12 @@ class Canonical final : private HeldObserver {
   std::vector<ChainHash> Held(Tier tier) const;
   bool IsHeld(Tier tier, ChainHash hash) const;
 
+  // Routing blocks that the GPU tier holds without the one before them in their chain, summed over
+  // the groups that count. 0: what is held has no hole, since each group's chains are whole from
+  // their start, hence also what they have in common. With one group it is exact; with several more
+  // than 0 may be a false alarm.
+  std::uint64_t holes() const { return totals_.holes; }
+
   // Blocks and events left out, since construction.
   SkipCounts skipped() const { return totals_.skipped; }
   // Engine block size of the latest store; 0 before the first.

@@ -23,6 +23,10 @@ void Coalescer::AddOne(TierState& state, ChainHash hash, bool stored) {
   state.where.erase(it);
 }
 
+bool Coalescer::AllOut(const RankState& state) {
+  return !state.needs_snapshot && !state.in_snapshot && PendingOf(state) == 0;
+}
+
 std::size_t Coalescer::PendingOf(const RankState& state) {
   std::size_t pending = 0;
   for (const TierState& tier : state.tiers) pending += tier.where.size();
@@ -38,9 +42,10 @@ void Coalescer::DropPending(RankState& state) {
 }
 
 void Coalescer::Add(Rank rank, std::span<const BlockChanges> changes,
-                    std::optional<std::uint64_t> engine_seq) {
+                    std::optional<std::uint64_t> engine_seq, bool no_holes) {
   RankState& state = ranks_[rank];
   if (engine_seq.has_value()) state.latest_seq = engine_seq;
+  state.latest_no_holes = no_holes;
   if (state.needs_snapshot) return;
   std::size_t added = 0;
   for (const BlockChanges& change : changes) {
@@ -90,12 +95,14 @@ bool Coalescer::SnapshotNeeded(Rank rank) const {
 }
 
 void Coalescer::BeginSnapshot(Rank rank, const std::array<SetDigest, kTierCount>& digests,
-                              std::optional<std::uint64_t> engine_seq) {
+                              std::optional<std::uint64_t> engine_seq, bool no_holes) {
   RankState& state = ranks_[rank];
   DropPending(state);
   for (std::size_t t = 0; t < kTierCount; ++t) state.tiers[t].sent = digests[t];
   state.sent_seq = engine_seq;
   state.latest_seq = engine_seq;
+  state.sent_no_holes = no_holes;
+  state.latest_no_holes = no_holes;
   state.needs_snapshot = false;
   state.in_snapshot = true;
 }
@@ -111,6 +118,7 @@ std::optional<DeltaPiece> Coalescer::Take() {
     const std::size_t pending = PendingOf(state);
     if (pending == 0) {
       state.sent_seq = state.latest_seq;
+      state.sent_no_holes = state.latest_no_holes;
       continue;
     }
     for (const Tier tier : kAllTiers) {
@@ -119,10 +127,15 @@ std::optional<DeltaPiece> Coalescer::Take() {
       piece.rank = next->first;
       piece.tier = tier;
       TakeFrom(state.tiers[At(tier)], &piece);
+      // The router holds something between the state before and the newest one.
+      state.sent_no_holes = state.sent_no_holes && state.latest_no_holes;
+      piece.no_holes_in_part = state.sent_no_holes;
       if (PendingOf(state) == 0) {
         state.sent_seq = state.latest_seq;
+        state.sent_no_holes = state.latest_no_holes;
         piece.engine_seq = state.latest_seq;
       }
+      piece.no_holes = state.sent_no_holes;
       next_rank_ = next->first + 1;
       return piece;
     }
@@ -167,9 +180,13 @@ SetDigest Coalescer::SentDigest(Rank rank, Tier tier) const {
 std::optional<std::uint64_t> Coalescer::EngineSeq(Rank rank) const {
   const auto it = ranks_.find(rank);
   if (it == ranks_.end()) return std::nullopt;
-  const RankState& state = it->second;
-  const bool all_out = !state.needs_snapshot && !state.in_snapshot && PendingOf(state) == 0;
-  return all_out ? state.latest_seq : state.sent_seq;
+  return AllOut(it->second) ? it->second.latest_seq : it->second.sent_seq;
+}
+
+bool Coalescer::NoHoles(Rank rank) const {
+  const auto it = ranks_.find(rank);
+  if (it == ranks_.end()) return false;
+  return AllOut(it->second) ? it->second.latest_no_holes : it->second.sent_no_holes;
 }
 
 }  // namespace warmpath

@@ -31,6 +31,11 @@ struct DeltaPiece {
   // Absent while more pieces of the rank are pending: with a part of a batch the router's state
   // belongs to no sequence. Also absent when the engine has named none yet.
   std::optional<std::uint64_t> engine_seq;
+  // The router's state has no hole (Canonical::holes) after this piece; while more pieces of the
+  // rank are pending: neither has any state of the rank of which it may hold a part.
+  bool no_holes = false;
+  // The same for a part of this piece.
+  bool no_holes_in_part = false;
 };
 
 class Coalescer {
@@ -41,10 +46,11 @@ class Coalescer {
   // max_pending: changes per rank that may wait.
   explicit Coalescer(std::size_t max_pending = kDefaultMaxPending) : max_pending_(max_pending) {}
 
-  // Changes of `rank` up to engine_seq, in the order in which they happened. Ignored while the
-  // rank waits for a snapshot (the snapshot will hold them).
+  // Changes of `rank` up to engine_seq, in the order in which they happened, and whether the rank
+  // has no holes after them. Ignored while the rank waits for a snapshot (the snapshot will hold
+  // them).
   void Add(Rank rank, std::span<const BlockChanges> changes,
-           std::optional<std::uint64_t> engine_seq);
+           std::optional<std::uint64_t> engine_seq, bool no_holes);
 
   // The rank needs a snapshot (new session, new epoch, Resync): drops what is pending.
   void RequireSnapshot(Rank rank);
@@ -57,7 +63,7 @@ class Coalescer {
   // The caller has copied the rank's whole state (Canonical::Held) with these digests and will
   // send it now. Later changes pile up, and Take withholds them until EndSnapshot.
   void BeginSnapshot(Rank rank, const std::array<SetDigest, kTierCount>& digests,
-                     std::optional<std::uint64_t> engine_seq);
+                     std::optional<std::uint64_t> engine_seq, bool no_holes);
   void EndSnapshot(Rank rank);
 
   // The next piece to send, at most kMaxPieceHashes hashes; nullopt when nothing is pending.
@@ -73,6 +79,8 @@ class Coalescer {
   SetDigest SentDigest(Rank rank, Tier tier) const;
   // Engine sequence up to which everything has been handed out.
   std::optional<std::uint64_t> EngineSeq(Rank rank) const;
+  // DeltaPiece::no_holes, for a message without changes after all that was handed out.
+  bool NoHoles(Rank rank) const;
 
   // How often a bound was hit and a snapshot asked for.
   std::uint64_t overflows() const { return overflows_; }
@@ -94,6 +102,9 @@ class Coalescer {
     std::array<TierState, kTierCount> tiers;
     std::optional<std::uint64_t> sent_seq;
     std::optional<std::uint64_t> latest_seq;
+    // Of all states of which the router may hold a part; of the newest one.
+    bool sent_no_holes = false;
+    bool latest_no_holes = false;
     bool needs_snapshot = false;
     bool in_snapshot = false;
   };
@@ -101,6 +112,7 @@ class Coalescer {
   static void Compact(TierState& state);
   static void TakeFrom(TierState& state, DeltaPiece* piece);
   static void AddOne(TierState& state, ChainHash hash, bool stored);
+  static bool AllOut(const RankState& state);
   static std::size_t PendingOf(const RankState& state);
   static void DropPending(RankState& state);
 

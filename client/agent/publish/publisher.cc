@@ -101,9 +101,9 @@ void Publisher::SetRegister(const v1::Register& registration) {
 }
 
 void Publisher::Offer(Rank rank, std::span<const BlockChanges> changes,
-                      std::optional<std::uint64_t> engine_seq) {
+                      std::optional<std::uint64_t> engine_seq, bool no_holes) {
   absl::MutexLock lock(&mu_);
-  session_.Offer(rank, changes, engine_seq);
+  session_.Offer(rank, changes, engine_seq, no_holes);
   Pump();
 }
 

@@ -83,7 +83,7 @@ class Publisher {
   // Until it is called, nothing is opened. A change of more than epochs begins a new stream.
   void SetRegister(const v1::Register& registration) ABSL_LOCKS_EXCLUDED(mu_);
   void Offer(Rank rank, std::span<const BlockChanges> changes,
-             std::optional<std::uint64_t> engine_seq) ABSL_LOCKS_EXCLUDED(mu_);
+             std::optional<std::uint64_t> engine_seq, bool no_holes) ABSL_LOCKS_EXCLUDED(mu_);
   void NewEpoch(Rank rank, Epoch epoch) ABSL_LOCKS_EXCLUDED(mu_);
   void SetLoad(Rank rank, const RankLoad& load) ABSL_LOCKS_EXCLUDED(mu_);
   void SetVerdict(Rank rank, const RankVerdict& verdict) ABSL_LOCKS_EXCLUDED(mu_);

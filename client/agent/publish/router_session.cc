@@ -54,8 +54,8 @@ bool RouterSession::SetRegister(const v1::Register& registration) {
 }
 
 void RouterSession::Offer(Rank rank, std::span<const BlockChanges> changes,
-                          std::optional<std::uint64_t> engine_seq) {
-  coalescer_.Add(rank, changes, engine_seq);
+                          std::optional<std::uint64_t> engine_seq, bool no_holes) {
+  coalescer_.Add(rank, changes, engine_seq, no_holes);
 }
 
 void RouterSession::NewEpoch(Rank rank, Epoch epoch) {
@@ -89,7 +89,7 @@ std::optional<Rank> RouterSession::SnapshotWanted(absl::Time now) const {
 void RouterSession::GiveSnapshot(RankSnapshot snapshot) {
   const auto it = ranks_.find(snapshot.rank);
   if (it == ranks_.end() || sending_) return;
-  coalescer_.BeginSnapshot(snapshot.rank, snapshot.digests, snapshot.engine_seq);
+  coalescer_.BeginSnapshot(snapshot.rank, snapshot.digests, snapshot.engine_seq, snapshot.no_holes);
   it->second.held = Held::kNo;
   sending_ = Sending{.snapshot = std::move(snapshot)};
 }
@@ -237,8 +237,11 @@ void RouterSession::QueueUnacked() {
       }
       if (!piece.stored.empty() || !piece.removed.empty()) QueuePiece(std::move(piece));
     }
-    // The sequence comes with the rank's last part; NextSequence tells it if there is none.
-    if (words.engine_seq && !queued_.empty() && queued_.back().rank() == rank) {
+    if (queued_.empty() || queued_.back().rank() != rank) continue;
+    // The sequence comes with the rank's last part; NextSequence tells it if there is none. Before
+    // that one the router may have anything.
+    queued_.back().set_no_holes(coalescer_.NoHoles(rank));
+    if (words.engine_seq) {
       queued_.back().set_engine_seq(*words.engine_seq);
       queued_.back().set_engine_seq_valid(true);
     }

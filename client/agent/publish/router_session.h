@@ -54,6 +54,7 @@ struct RankSnapshot {
   std::array<std::vector<ChainHash>, kTierCount> held;
   std::array<SetDigest, kTierCount> digests{};
   std::optional<std::uint64_t> engine_seq;
+  bool no_holes = false;  // Canonical::holes is 0
 };
 
 struct RankLoad {
@@ -97,8 +98,9 @@ class RouterSession {
   // True: it differs in more than epochs from what the session under way was begun with, so that
   // only a new stream can tell the router.
   bool SetRegister(const v1::Register& registration);
+  // `no_holes`: of the rank after the changes.
   void Offer(Rank rank, std::span<const BlockChanges> changes,
-             std::optional<std::uint64_t> engine_seq);
+             std::optional<std::uint64_t> engine_seq, bool no_holes);
   // The rank is empty and lives in another epoch.
   void NewEpoch(Rank rank, Epoch epoch);
   void SetLoad(Rank rank, const RankLoad& load);

@@ -232,6 +232,7 @@ void RouterSession::QueuePiece(DeltaPiece piece) {
     v1::CacheDelta& part = queued_.emplace_back();
     part.set_rank(piece.rank);
     part.set_tier(ToProto(piece.tier));
+    part.set_no_holes(piece.no_holes_in_part);
     std::size_t room = max_hashes_;
     for (; room > 0 && removed < piece.removed.size(); --room) {
       part.add_removed(piece.removed[removed++]);
@@ -240,6 +241,7 @@ void RouterSession::QueuePiece(DeltaPiece piece) {
       part.add_stored(piece.stored[stored++]);
     }
   } while (removed < piece.removed.size() || stored < piece.stored.size());
+  queued_.back().set_no_holes(piece.no_holes);
   if (piece.engine_seq) {
     queued_.back().set_engine_seq(*piece.engine_seq);
     queued_.back().set_engine_seq_valid(true);
@@ -260,8 +262,12 @@ bool RouterSession::NextSequence(absl::Time now, v1::WorkerUpdate* out) {
     if (!seq || seq == state.seq_sent || now - state.seq_sent_at < options_.sequence_interval) {
       continue;
     }
-    QueuePiece(DeltaPiece{
-        .rank = rank, .tier = Tier::kGpu, .removed = {}, .stored = {}, .engine_seq = seq});
+    QueuePiece(DeltaPiece{.rank = rank,
+                          .tier = Tier::kGpu,
+                          .removed = {},
+                          .stored = {},
+                          .engine_seq = seq,
+                          .no_holes = coalescer_.NoHoles(rank)});
     return NextQueued(now, out);
   }
   return false;
@@ -313,6 +319,7 @@ bool RouterSession::NextSnapshotPart(absl::Time now, v1::WorkerUpdate* out) {
   const std::optional<std::uint64_t> seq = sending_->snapshot.engine_seq;
   message->set_engine_seq(seq.value_or(0));
   message->set_engine_seq_valid(seq.has_value());
+  message->set_no_holes(sending_->snapshot.no_holes);
   state.seq_sent = seq;
   state.held = Held::kSnapshotSent;
   state.snapshot_end = message->delta_seq();

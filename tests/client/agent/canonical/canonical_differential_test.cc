@@ -86,7 +86,7 @@ class SimulatedEngine {
   }
 
   // Routing blocks of `routing_block` tokens that the tier holds, from tokens alone.
-  std::set<ChainHash> Truth(Tier tier, std::uint32_t routing_block) const {
+  std::set<ChainHash> Truth(Tier tier, std::uint32_t routing_block) {
     const std::size_t per_block = routing_block / kEngineBlock;
     std::set<ChainHash> held;
     for (const auto& [path, count] : copies_[static_cast<std::size_t>(tier)]) {
@@ -105,8 +105,19 @@ class SimulatedEngine {
       AppendChain(DomainSeed(LoraOf(path.domain), SaltOf(path.domain)), routing_block, tokens, {},
                   &chain);
       held.insert(chain.back());
+      if (chain.size() > 1) before_[chain.back()] = chain[chain.size() - 2];
     }
     return held;
+  }
+
+  // How many of these, which must have been in Truth some time, lack the block before them.
+  std::uint64_t HolesIn(const std::set<ChainHash>& held) const {
+    std::uint64_t holes = 0;
+    for (const ChainHash hash : held) {
+      const auto before = before_.find(hash);
+      holes += before != before_.end() && !held.contains(before->second) ? 1 : 0;
+    }
+    return holes;
   }
 
  private:
@@ -197,7 +208,16 @@ class SimulatedEngine {
   std::vector<Path> order_;  // GPU copies, least recently used first
   std::vector<Path> host_;
   std::map<Path, EngineHash> hashes_;
+  std::map<ChainHash, ChainHash> before_;  // of routing blocks that were held some time
 };
+
+Path RandomPrompt(Random& random, int branches) {
+  Path prompt{static_cast<int>(random.Below(4)), {}};
+  for (std::uint64_t depth = 1 + random.Below(14); depth > 0; --depth) {
+    prompt.contents.push_back(static_cast<int>(random.Below(branches)) + 1);
+  }
+  return prompt;
+}
 
 std::set<ChainHash> HeldSet(const Canonical& canonical, Tier tier) {
   const std::vector<ChainHash> held = canonical.Held(tier);
@@ -218,11 +238,7 @@ void RunSeed(std::uint64_t seed, std::uint32_t routing_block) {
   for (int batch = 0; batch < 40; ++batch) {
     EngineBatch events;
     for (std::uint64_t n = 1 + random.Below(3); n > 0; --n) {
-      Path prompt{static_cast<int>(random.Below(4)), {}};
-      for (std::uint64_t depth = 1 + random.Below(14); depth > 0; --depth) {
-        prompt.contents.push_back(static_cast<int>(random.Below(branches)) + 1);
-      }
-      engine.Prompt(prompt, &events.events);
+      engine.Prompt(RandomPrompt(random, branches), &events.events);
     }
     if (random.Below(8) == 0) engine.EvictAny(&events.events);
     if (random.Below(25) == 0) engine.Reset(&events.events);
@@ -238,6 +254,9 @@ void RunSeed(std::uint64_t seed, std::uint32_t routing_block) {
       SetDigest digest;
       for (const ChainHash hash : truth) digest.Insert(hash);
       ASSERT_EQ(canonical->digest(tier), digest);
+      if (tier == Tier::kGpu) {
+        ASSERT_EQ(canonical->holes(), engine.HolesIn(truth)) << "batch " << batch;
+      }
     }
     ASSERT_EQ(canonical->skipped().Total(), 0u);
     ASSERT_TRUE(canonical->causes().empty());
@@ -255,6 +274,97 @@ TEST_P(CanonicalDifferentialTest, HoldsWhatTheEngineHolds) {
     RunSeed(seed, GetParam());
     if (::testing::Test::HasFatalFailure()) return;
   }
+}
+
+// Whatever was lost, the holes are those of what is believed to be held.
+void RunLossySeed(std::uint64_t seed, std::uint32_t routing_block, std::uint64_t* holes) {
+  Random random(seed);
+  const std::size_t capacity = 8 + random.Below(60);
+  SimulatedEngine engine(random, capacity);
+  CanonicalOptions options;
+  options.routing_block = routing_block;
+  options.engine_block = kEngineBlock;
+  options.capacity[0] = capacity;
+  auto canonical = std::make_unique<Canonical>(options);
+  const int branches = 1 + static_cast<int>(random.Below(3));
+  for (int batch = 0; batch < 40; ++batch) {
+    EngineBatch events;
+    for (std::uint64_t n = 1 + random.Below(3); n > 0; --n) {
+      engine.Prompt(RandomPrompt(random, branches), &events.events);
+      engine.Truth(Tier::kGpu, routing_block);
+    }
+    if (random.Below(3) == 0) engine.EvictAny(&events.events);
+    if (random.Below(25) == 0) engine.Reset(&events.events);
+    engine.Truth(Tier::kGpu, routing_block);
+    if (random.Below(10) == 0) {
+      canonical->MarkLoss(random.Below(2) == 0 ? LossKind::kGap : LossKind::kMissedStart);
+    } else {
+      canonical->Apply(events);
+    }
+    ASSERT_EQ(canonical->holes(), engine.HolesIn(HeldSet(*canonical, Tier::kGpu)))
+        << "batch " << batch;
+    *holes += canonical->holes();
+    if (random.Below(10) == 0) {
+      const std::string state = canonical->Serialize();
+      const std::uint64_t before = canonical->holes();
+      if (random.Below(2) == 0) canonical = std::make_unique<Canonical>(options);
+      ASSERT_THAT(canonical->Restore(state), testing::IsOk());
+      ASSERT_EQ(canonical->holes(), before);
+    }
+    if (random.Below(40) == 0) {
+      canonical->Clear();
+      ASSERT_EQ(canonical->holes(), 0u);
+    }
+  }
+}
+
+TEST_P(CanonicalDifferentialTest, HolesAreCountedAsHeld) {
+  std::uint64_t holes = 0;
+  for (std::uint64_t seed = 1; seed <= 500; ++seed) {
+    SCOPED_TRACE(seed);
+    RunLossySeed(seed, GetParam(), &holes);
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+  EXPECT_GT(holes, 1000u);
+}
+
+// Two groups that count: what both hold may have holes only if one of them has some.
+TEST_P(CanonicalDifferentialTest, NoHoleOfSeveralGroupsIsMissed) {
+  int whole = 0;
+  int holed = 0;
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    Random random(seed);
+    SimulatedEngine engines[] = {{random, 30}, {random, 30}};
+    CanonicalOptions options;
+    options.routing_block = GetParam();
+    options.engine_block = kEngineBlock;
+    Canonical canonical(options);
+    for (int batch = 0; batch < 30; ++batch) {
+      const Path prompt = RandomPrompt(random, 2);
+      EngineBatch events;
+      for (std::uint32_t group = 0; group < 2; ++group) {
+        EngineBatch of_group;
+        engines[group].Prompt(prompt, &of_group.events);
+        engines[group].Truth(Tier::kGpu, GetParam());
+        if (random.Below(30) == 0) engines[group].EvictAny(&of_group.events);
+        for (EngineEvent& event : of_group.events) {
+          if (auto* stored = std::get_if<BlockStored>(&event)) stored->group_idx = group;
+          if (auto* removed = std::get_if<BlockRemoved>(&event)) removed->group_idx = group;
+          events.events.push_back(std::move(event));
+        }
+      }
+      canonical.Apply(events);
+      std::set<ChainHash> both = engines[0].Truth(Tier::kGpu, GetParam());
+      const std::set<ChainHash> other = engines[1].Truth(Tier::kGpu, GetParam());
+      std::erase_if(both, [&other](ChainHash hash) { return !other.contains(hash); });
+      ASSERT_EQ(HeldSet(canonical, Tier::kGpu), both);
+      const bool has_holes = engines[0].HolesIn(both) != 0;
+      ASSERT_TRUE(!has_holes || canonical.holes() != 0) << "seed " << seed << " batch " << batch;
+      ++(canonical.holes() != 0 ? holed : whole);
+    }
+  }
+  EXPECT_GT(whole, 100);
+  EXPECT_GT(holed, 100);
 }
 
 INSTANTIATE_TEST_SUITE_P(RoutingBlocks, CanonicalDifferentialTest,

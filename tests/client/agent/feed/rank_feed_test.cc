@@ -38,7 +38,7 @@ class Session : public RankFeedListener {
  public:
   void OnChanges(Rank rank, std::span<const BlockChanges> changes,
                  std::optional<std::uint64_t> engine_seq) override {
-    coalescer.Add(rank, changes, engine_seq);
+    coalescer.Add(rank, changes, engine_seq, /*no_holes=*/false);
     while (const auto piece = coalescer.Take()) {
       for (const ChainHash hash : piece->removed) held.erase(hash);
       for (const ChainHash hash : piece->stored) held.insert(hash);

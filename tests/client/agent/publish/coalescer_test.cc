@@ -32,7 +32,11 @@ std::vector<ChainHash> Range(ChainHash first, std::size_t n) {
 }
 
 void AddOne(Coalescer& coalescer, Rank rank, BlockChanges change, std::uint64_t seq) {
-  coalescer.Add(rank, {&change, 1}, seq);
+  coalescer.Add(rank, {&change, 1}, seq, /*no_holes=*/false);
+}
+
+void AddWhole(Coalescer& coalescer, BlockChanges change, bool no_holes) {
+  coalescer.Add(0, {&change, 1}, 1, no_holes);
 }
 
 TEST(CoalescerTest, HandsOutWhatWasAddedWithTheSequence) {
@@ -98,6 +102,88 @@ TEST(CoalescerTest, APartNamesNoSequenceAlsoAfterOneWithoutChanges) {
   EXPECT_EQ(coalescer.Take()->engine_seq, 3u);
 }
 
+// ---- Holes
+
+TEST(CoalescerTest, TheLastPieceSaysWhetherThereAreHoles) {
+  Coalescer coalescer;
+  AddWhole(coalescer, Change({}, Range(1, 5000)), true);
+  auto piece = coalescer.Take();
+  EXPECT_FALSE(piece->no_holes) << "what there was before is not known";
+  piece = coalescer.Take();
+  EXPECT_TRUE(piece->no_holes);
+  EXPECT_FALSE(piece->no_holes_in_part);
+  EXPECT_TRUE(coalescer.NoHoles(0));
+  AddWhole(coalescer, Change({1}, {}), false);
+  EXPECT_TRUE(coalescer.NoHoles(0)) << "nothing of it is handed out";
+  EXPECT_FALSE(coalescer.Take()->no_holes);
+  EXPECT_FALSE(coalescer.NoHoles(0));
+}
+
+TEST(CoalescerTest, PartsSayNoHolesOnlyBetweenStatesWithoutAny) {
+  Coalescer coalescer;
+  AddWhole(coalescer, Change({}, {90000}), true);
+  ASSERT_TRUE(coalescer.Take()->no_holes);
+  AddWhole(coalescer, Change({}, Range(1, 5000)), true);
+  AddWhole(coalescer, Change({}, Range(1, 10), Tier::kHost), true);
+  for (int i = 0; i < 3; ++i) {
+    const auto piece = coalescer.Take();
+    EXPECT_TRUE(piece->no_holes) << i;
+    EXPECT_TRUE(piece->no_holes_in_part) << i;
+  }
+  AddWhole(coalescer, Change(Range(1, 5000), {}), false);
+  EXPECT_FALSE(coalescer.Take()->no_holes);
+  EXPECT_FALSE(coalescer.Take()->no_holes);
+  AddWhole(coalescer, Change({}, Range(1, 5000)), true);
+  auto piece = coalescer.Take();
+  EXPECT_FALSE(piece->no_holes);
+  EXPECT_FALSE(piece->no_holes_in_part);
+  piece = coalescer.Take();
+  EXPECT_TRUE(piece->no_holes) << "the router has all of the newest state";
+  EXPECT_FALSE(piece->no_holes_in_part);
+}
+
+TEST(CoalescerTest, AStateOfWhichNothingWasHandedOutDoesNotCount) {
+  Coalescer coalescer;
+  AddWhole(coalescer, Change({}, {90000}), true);
+  ASSERT_TRUE(coalescer.Take()->no_holes);
+  AddWhole(coalescer, Change({}, Range(1, 9000)), true);
+  EXPECT_TRUE(coalescer.Take()->no_holes);
+  AddWhole(coalescer, Change({7}, {}), false);
+  AddWhole(coalescer, Change({}, {7}), true);
+  EXPECT_TRUE(coalescer.Take()->no_holes);
+  AddWhole(coalescer, Change({}, Range(20000, 9000)), false);
+  EXPECT_FALSE(coalescer.Take()->no_holes);
+  AddWhole(coalescer, Change({}, {7}), true);
+  EXPECT_FALSE(coalescer.Take()->no_holes) << "the router may hold a part of a state with holes";
+}
+
+TEST(CoalescerTest, HolesThatComeOrGoWithoutChangesAreKnown) {
+  Coalescer coalescer;
+  AddWhole(coalescer, Change({}, {1}), false);
+  ASSERT_FALSE(coalescer.Take()->no_holes);
+  AddWhole(coalescer, Change({}, {}), true);
+  EXPECT_TRUE(coalescer.NoHoles(0));
+  ASSERT_FALSE(coalescer.Take().has_value());
+  AddWhole(coalescer, Change({}, Range(2, 5000)), true);
+  EXPECT_TRUE(coalescer.Take()->no_holes);
+}
+
+TEST(CoalescerTest, ASnapshotSaysWhatItsStateIs) {
+  Coalescer coalescer;
+  coalescer.BeginSnapshot(0, {}, 1, /*no_holes=*/true);
+  AddWhole(coalescer, Change({}, Range(1, 5000)), false);
+  EXPECT_TRUE(coalescer.NoHoles(0));
+  coalescer.EndSnapshot(0);
+  AddWhole(coalescer, Change({}, {5001}), true);
+  EXPECT_TRUE(coalescer.Take()->no_holes);
+  coalescer.BeginSnapshot(0, {}, 2, /*no_holes=*/false);
+  coalescer.EndSnapshot(0);
+  EXPECT_FALSE(coalescer.NoHoles(0));
+  AddWhole(coalescer, Change({}, Range(1, 5000)), true);
+  EXPECT_FALSE(coalescer.Take()->no_holes);
+  EXPECT_TRUE(coalescer.Take()->no_holes);
+}
+
 TEST(CoalescerTest, RanksTakeTurns) {
   Coalescer coalescer;
   AddOne(coalescer, 0, Change({}, Range(1, 10000)), 1);
@@ -129,7 +215,7 @@ TEST(CoalescerTest, ChangesWaitDuringASnapshot) {
   EXPECT_EQ(coalescer.pending(0), 0u) << "the snapshot will have it";
   std::array<SetDigest, kTierCount> digests{};
   digests[0].Insert(1);
-  coalescer.BeginSnapshot(0, digests, 1);
+  coalescer.BeginSnapshot(0, digests, 1, /*no_holes=*/false);
   EXPECT_FALSE(coalescer.SnapshotNeeded(0));
   EXPECT_EQ(coalescer.SentDigest(0, Tier::kGpu), (SetDigest{1, 1}));
   AddOne(coalescer, 0, Change({1}, {2}), 2);
@@ -196,7 +282,7 @@ TEST(CoalescerTest, RouterFollowsUnderRandomBackPressure) {
             }
             router[{rank, t}] = truth[{rank, t}];
           }
-          coalescer.BeginSnapshot(rank, digests, seqs[rank]);
+          coalescer.BeginSnapshot(rank, digests, seqs[rank], /*no_holes=*/false);
           open_snapshots.insert(rank);
         }
       } else if (const auto piece = coalescer.Take()) {

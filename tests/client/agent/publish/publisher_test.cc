@@ -86,7 +86,7 @@ class Driven {
       for (const ChainHash hash : stored) held_.insert(hash);
       ++seq_;
       const BlockChanges changes{.removed = removed, .stored = stored};
-      publisher_->Offer(0, {&changes, 1}, seq_);
+      publisher_->Offer(0, {&changes, 1}, seq_, /*no_holes=*/false);
     });
   }
   void NewEpoch(Epoch epoch) {

@@ -24,6 +24,7 @@ class RouterModel {
     std::optional<std::uint64_t> engine_seq;
     std::optional<std::map<v1::Tier, Set>> building;
     bool whole = false;
+    bool no_holes = false;  // as the last message says
     int snapshots = 0;
     std::vector<v1::FreshnessCause> causes;
     bool reachable = true;
@@ -35,7 +36,10 @@ class RouterModel {
   void Begin(std::uint64_t session) {
     session_ = session;
     delta_seq_ = 0;
-    for (auto& [rank, state] : ranks) state.building.reset();
+    for (auto& [rank, state] : ranks) {
+      state.building.reset();
+      state.no_holes = false;
+    }
   }
 
   void Apply(const v1::WorkerUpdate& update) {
@@ -83,6 +87,7 @@ class RouterModel {
         rank.held = *rank.building;
         rank.building.reset();
         rank.whole = true;
+        rank.no_holes = message.no_holes();
         Seq(rank, message);
         break;
       }
@@ -96,6 +101,7 @@ class RouterModel {
           if (rank.held[message.tier()].erase(hash) == 0) ++removed_twice;
         }
         for (const std::uint64_t hash : message.stored()) rank.held[message.tier()].insert(hash);
+        rank.no_holes = message.no_holes();
         Seq(rank, message);
         break;
       }
@@ -108,6 +114,7 @@ class RouterModel {
         rank.building.reset();
         rank.engine_seq.reset();
         rank.whole = false;
+        rank.no_holes = false;
         break;
       }
       case v1::WorkerUpdate::kHeartbeat: {

@@ -29,6 +29,7 @@ class RouterSessionTest : public ::testing::Test {
     register_.set_worker_id("w");
     held_.resize(static_cast<std::size_t>(ranks));
     seq_.resize(static_cast<std::size_t>(ranks));
+    no_holes_.resize(static_cast<std::size_t>(ranks));
     session_.SetRegister(register_);
   }
   ~RouterSessionTest() override { EXPECT_THAT(model_.breaches, ::testing::IsEmpty()); }
@@ -69,6 +70,8 @@ class RouterSessionTest : public ::testing::Test {
       v1::WorkerUpdate update;
       if (!session_.Next(now_, &update)) break;
       kinds_.push_back(update.update_case());
+      if (update.has_delta()) said_.push_back(update.delta().no_holes());
+      if (update.has_snapshot_end()) said_.push_back(update.snapshot_end().no_holes());
       model_.Apply(update);
       if (ack) {
         EXPECT_THAT(session_.OnMessage(Ack(model_.delta_seq()), now_), IsOk());
@@ -81,6 +84,7 @@ class RouterSessionTest : public ::testing::Test {
     RankSnapshot snapshot;
     snapshot.rank = rank;
     snapshot.engine_seq = seq_[rank];
+    snapshot.no_holes = no_holes_[rank];
     for (const ChainHash hash : held_[rank]) {
       snapshot.held[0].push_back(hash);
       snapshot.digests[0].Insert(hash);
@@ -95,7 +99,7 @@ class RouterSessionTest : public ::testing::Test {
     seq_[rank] = seq_[rank] ? *seq_[rank] + 1 : 0;
     const BlockChanges changes{
         .tier = Tier::kGpu, .removed = std::move(removed), .stored = std::move(stored)};
-    session_.Offer(rank, {&changes, 1}, seq_[rank]);
+    session_.Offer(rank, {&changes, 1}, seq_[rank], no_holes_[rank]);
   }
 
   static std::vector<ChainHash> Range(ChainHash from, std::size_t n) {
@@ -114,7 +118,9 @@ class RouterSessionTest : public ::testing::Test {
   RouterModel model_;
   std::vector<RouterModel::Set> held_;
   std::vector<std::optional<std::uint64_t>> seq_;
+  std::vector<bool> no_holes_;  // of held_, as the test wants it
   std::vector<v1::WorkerUpdate::UpdateCase> kinds_;
+  std::vector<bool> said_;  // no_holes of each delta and each end of a snapshot
   absl::Time now_ = absl::FromUnixSeconds(1000);
 };
 

@@ -1,6 +1,10 @@
-// Any course of changes, breaks, resyncs and epochs must end with both sides equal.
+// Any course of changes, breaks, resyncs and epochs must end with both sides equal; and when a
+// message says that there are no holes, each block that the router holds comes of a state of the
+// engine, no older than the last one that was told as a whole, which holds the chain up to it.
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -20,7 +24,39 @@ using ::testing::IsEmpty;
 using testing::IsOk;
 using testing::RouterModel;
 
+// Hashes are of chains of ten blocks: 0 to 9, 10 to 19, ...
+bool HasChainTo(const RouterModel::Set& held, ChainHash hash) {
+  for (ChainHash at = hash - hash % 10; at <= hash; ++at) {
+    if (!held.contains(at)) return false;
+  }
+  return true;
+}
+bool HasHoles(const RouterModel::Set& held) {
+  std::optional<ChainHash> before;
+  for (const ChainHash hash : held) {
+    if (hash % 10 != 0 && before != hash - 1) return true;
+    before = hash;
+  }
+  return false;
+}
+
+// All states of one engine process by their sequence.
+using States = std::map<std::uint64_t, RouterModel::Set>;
+
+void ExpectNoHoles(const RouterModel::Set& router, std::optional<std::uint64_t> told,
+                   const States& states) {
+  if (!HasHoles(router)) return;
+  for (const ChainHash hash : router) {
+    const bool explained =
+        std::any_of(states.lower_bound(told.value_or(0)), states.end(),
+                    [hash](const auto& state) { return HasChainTo(state.second, hash); });
+    ASSERT_TRUE(explained) << "block " << hash;
+  }
+}
+
 TEST(RouterSessionRandomTest, AnyCourseOfEventsEndsInEqualState) {
+  int whole = 0;
+  int parts = 0;
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Random random(seed);
@@ -36,12 +72,14 @@ TEST(RouterSessionRandomTest, AnyCourseOfEventsEndsInEqualState) {
     std::vector<RouterModel::Set> held(2);
     std::vector<std::optional<std::uint64_t>> seq(2);
     std::vector<Epoch> epochs(2, 1);
+    std::vector<States> states(2);
     absl::Time now = absl::FromUnixSeconds(1);
     std::uint64_t sessions = 0;
     bool open = false;
     const auto write_one = [&] {
       if (const auto rank = session.SnapshotWanted(now)) {
-        RankSnapshot snapshot{.rank = *rank, .engine_seq = seq[*rank]};
+        RankSnapshot snapshot{
+            .rank = *rank, .engine_seq = seq[*rank], .no_holes = !HasHoles(held[*rank])};
         for (const ChainHash hash : held[*rank]) {
           snapshot.held[0].push_back(hash);
           snapshot.digests[0].Insert(hash);
@@ -51,6 +89,16 @@ TEST(RouterSessionRandomTest, AnyCourseOfEventsEndsInEqualState) {
       v1::WorkerUpdate update;
       if (!session.Next(now, &update)) return false;
       model.Apply(update);
+      if (update.has_delta() || update.has_snapshot_end()) {
+        const Rank rank = update.has_delta() ? update.delta().rank() : update.snapshot_end().rank();
+        const RouterModel::Rank& told = model.ranks[rank];
+        if (told.no_holes && told.epoch == epochs[rank]) {
+          ExpectNoHoles(model.held(rank), told.engine_seq, states[rank]);
+          ++(HasHoles(model.held(rank)) ? parts : whole);
+        }
+        states[rank].erase(states[rank].begin(),
+                           states[rank].lower_bound(told.engine_seq.value_or(0)));
+      }
       return true;
     };
     const auto begin = [&] {
@@ -62,6 +110,7 @@ TEST(RouterSessionRandomTest, AnyCourseOfEventsEndsInEqualState) {
       update.mutable_registered()->set_routing_block_size(16);
       update.mutable_registered()->set_hash_seed(1337);
       update.mutable_registered()->set_protocol(1);
+      update.mutable_registered()->set_max_hashes_per_message(seed % 2 == 0 ? 4096 : 50);
       // A router keeps what it has, as long as it is of the same epoch.
       for (Rank rank = 0; rank < 2; ++rank) {
         if (!model.ranks[rank].whole || random.Below(3) == 0) {
@@ -101,6 +150,7 @@ TEST(RouterSessionRandomTest, AnyCourseOfEventsEndsInEqualState) {
           if (random.Below(8) == 0) {
             held[rank].clear();
             seq[rank].reset();
+            states[rank].clear();
             session.NewEpoch(rank, ++epochs[rank]);
           }
           break;
@@ -110,23 +160,30 @@ TEST(RouterSessionRandomTest, AnyCourseOfEventsEndsInEqualState) {
           if (open) write_one();
           break;
         default: {
-          BlockChanges changes;
+          const RouterModel::Set before = held[rank];
           const bool flood = random.Below(40) == 0;
-          for (std::uint64_t i = 0; i < (flood ? 3000 : random.Below(20)); ++i) {
-            const ChainHash hash = random.Below(flood ? 100000 : 200);
-            if (held[rank].insert(hash).second) {
-              changes.stored.push_back(hash);
-            } else if (std::find(changes.stored.begin(), changes.stored.end(), hash) ==
-                       changes.stored.end()) {
-              held[rank].erase(hash);
-              changes.removed.push_back(hash);
+          for (std::uint64_t i = 0; i < (flood ? 500 : random.Below(20)); ++i) {
+            const ChainHash hash = random.Below(flood ? 20000 : 200);
+            // Mostly with all that it hangs on, or all that hangs on it.
+            const bool alone = random.Below(300) == 0;
+            if (held[rank].contains(hash)) {
+              const ChainHash end = alone ? hash + 1 : hash - hash % 10 + 10;
+              for (ChainHash at = hash; at < end; ++at) held[rank].erase(at);
+            } else {
+              for (ChainHash at = alone ? hash : hash - hash % 10; at <= hash; ++at) {
+                held[rank].insert(at);
+              }
             }
           }
-          // A hash stored again after its removal in one batch is no change.
-          std::erase_if(changes.stored,
-                        [&](ChainHash hash) { return std::erase(changes.removed, hash) != 0; });
+          BlockChanges changes;
+          std::set_difference(before.begin(), before.end(), held[rank].begin(), held[rank].end(),
+                              std::back_inserter(changes.removed));
+          std::set_difference(held[rank].begin(), held[rank].end(), before.begin(), before.end(),
+                              std::back_inserter(changes.stored));
+          std::reverse(changes.stored.begin(), changes.stored.end());  // tails first: the worst order
           seq[rank] = seq[rank] ? *seq[rank] + 1 : 0;
-          session.Offer(rank, {&changes, 1}, seq[rank]);
+          states[rank][*seq[rank]] = held[rank];
+          session.Offer(rank, {&changes, 1}, seq[rank], !HasHoles(held[rank]));
         }
       }
     }
@@ -139,10 +196,14 @@ TEST(RouterSessionRandomTest, AnyCourseOfEventsEndsInEqualState) {
       ASSERT_EQ(model.held(rank), held[rank]);
       ASSERT_EQ(model.ranks[rank].engine_seq, seq[rank]);
       ASSERT_EQ(model.ranks[rank].epoch, epochs[rank]);
+      ASSERT_EQ(model.ranks[rank].no_holes, !HasHoles(held[rank]));
     }
     ASSERT_THAT(model.breaches, IsEmpty());
     ASSERT_GT(model.digests, 0);
+    if (::testing::Test::HasFatalFailure()) return;
   }
+  EXPECT_GT(whole, 1000);
+  EXPECT_GT(parts, 10) << "of a change that was written in several messages";
 }
 
 }  // namespace

@@ -43,6 +43,7 @@ void TargetToProto(const TargetView& target, absl::Time now, v1::TargetInfo* m) 
   m->set_engine_block_size(target.engine_block_size);
   m->set_has_events(target.has_events);
   m->set_predicted_blocks(target.predicted_blocks);
+  m->set_may_have_holes(target.may_have_holes);
 }
 
 }  // namespace
@@ -82,6 +83,7 @@ void PoolStatsToProto(const PoolView& pool, v1::PoolIndexStats* m) {
   m->set_predicted_blocks(pool.predicted_blocks);
   m->set_audit_failures(pool.audit_failures);
   m->set_open_reservations(pool.open_reservations);
+  m->set_slots_with_holes(pool.index.slots_with_holes);
 }
 
 }  // namespace warmpath

@@ -52,6 +52,7 @@ enum Metric : std::size_t {
   kIndexBoundBytes,
   kIndexSets,
   kIndexBlocks,
+  kIndexSlotsWithHoles,
   kIndexRefusedStores,
   kIndexAuditFailures,
   kEvents,
@@ -114,6 +115,9 @@ constexpr std::array<MetricSpec, kMetricCount> kTable = {{
     {"warmpath_index_bound_bytes", kGauge, "pool", "Its configured bound."},
     {"warmpath_index_sets", kGauge, "pool", "Distinct sets of workers in the index."},
     {"warmpath_index_blocks", kGauge, "pool", "Distinct blocks in the index."},
+    {"warmpath_index_slots_with_holes", kGauge, "pool",
+     "States of targets, snapshots under way included, whose chains may have holes, so that picks "
+     "look at each block."},
     {"warmpath_index_refused_stores_total", kCounter, "pool",
      "Blocks not stored because the index was at its bound."},
     {"warmpath_index_audit_failures_total", kCounter, "pool",
@@ -304,6 +308,7 @@ void AddPools(const Fleet& fleet, Page& page) {
     page.Add(kIndexBoundBytes, {{"pool", pool.name}}, pool.index.bound_bytes);
     page.Add(kIndexSets, {{"pool", pool.name}}, pool.index.sets);
     page.Add(kIndexBlocks, {{"pool", pool.name}}, pool.index.blocks);
+    page.Add(kIndexSlotsWithHoles, {{"pool", pool.name}}, pool.index.slots_with_holes);
     page.Add(kIndexRefusedStores, {{"pool", pool.name}}, pool.index.refused_stores);
     page.Add(kIndexAuditFailures, {{"pool", pool.name}}, pool.audit_failures);
   }

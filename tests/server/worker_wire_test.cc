@@ -32,6 +32,24 @@ grpc::Status Refusal(TestWorker& worker) {
   return worker.Finish();
 }
 
+TEST(WorkerWireTest, WhatTheAgentSaysOfHolesIsShown) {
+  TestRouter router;
+  TestWorker worker(router, {});
+  worker.Join();
+  // An agent that knows nothing of holes.
+  EXPECT_TRUE(router.TargetOf("w0").may_have_holes());
+  EXPECT_EQ(router.PoolStats("m").slots_with_holes(), 1u);
+  v1::WorkerUpdate update;
+  update.mutable_delta()->set_delta_seq(worker.NextSeq());
+  update.mutable_delta()->add_stored(7);
+  update.mutable_delta()->set_no_holes(true);
+  ASSERT_TRUE(worker.Send(std::move(update)));
+  EXPECT_TRUE(Eventually([&] { return !router.TargetOf("w0").may_have_holes(); }));
+  EXPECT_EQ(router.PoolStats("m").slots_with_holes(), 0u);
+  worker.SendDelta({8});
+  EXPECT_TRUE(Eventually([&] { return router.TargetOf("w0").may_have_holes(); }));
+}
+
 TEST(WorkerWireTest, DeltasChangeWhatPicksKnow) {
   TestRouter router;
   TestWorker worker(router, {});

@@ -229,6 +229,22 @@ TEST_F(EngineWorkerTest, FromTheEnginesEventsToTheRoutersSet) {
   ASSERT_TRUE(AwaitHeld(router_, {}, 4));
 }
 
+TEST_F(EngineWorkerTest, HolesAreSaid) {
+  Store(0, 1, 4);
+  Start();
+  ASSERT_TRUE(AwaitHeld(router_, Chain(1, 4), 0));
+  EXPECT_TRUE(router_.model().ranks[0].no_holes) << "the snapshot's end";
+  EXPECT_EQ(worker_->View().ranks[0].holes, 0U);
+  RouterModel::Set tail = Chain(1, 4);
+  for (const ChainHash hash : Chain(1, 2)) tail.erase(hash);
+  publisher_.Emit(1, testing::RemovedBatch({100}));
+  ASSERT_TRUE(AwaitHeld(router_, tail, 1));
+  EXPECT_FALSE(router_.model().ranks[0].no_holes);
+  publisher_.Emit(2, testing::RemovedBatch({103}));
+  ASSERT_TRUE(AwaitHeld(router_, {}, 2));
+  EXPECT_TRUE(router_.model().ranks[0].no_holes);
+}
+
 TEST_F(EngineWorkerTest, LoadReachesTheRouter) {
   Start();
   http_.SetLoad(3, 12);

@@ -180,7 +180,8 @@ TEST(RouterSessionRandomTest, AnyCourseOfEventsEndsInEqualState) {
                               std::back_inserter(changes.removed));
           std::set_difference(held[rank].begin(), held[rank].end(), before.begin(), before.end(),
                               std::back_inserter(changes.stored));
-          std::reverse(changes.stored.begin(), changes.stored.end());  // tails first: the worst order
+          // Tails first: the worst order.
+          std::reverse(changes.stored.begin(), changes.stored.end());
           seq[rank] = seq[rank] ? *seq[rank] + 1 : 0;
           states[rank][*seq[rank]] = held[rank];
           session.Offer(rank, {&changes, 1}, seq[rank], !HasHoles(held[rank]));

@@ -121,6 +121,11 @@ class Router:
     def metrics(self):
         return harness.http(self.http + "/metrics")[1]
 
+    def may_have_holes(self, worker):
+        """Of each rank: whether the router must reckon with holes in its chains."""
+        listed = {w["worker_id"]: w for w in self.ctl("workers")["workers"]}
+        return [target["may_have_holes"] for target in listed[worker]["targets"]]
+
 
 class Agent:
     """One warmpath-agent beside one engine, at one or more routers."""

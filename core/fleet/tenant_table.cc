@@ -29,6 +29,7 @@ TenantNumber TenantTable::Enter(std::string_view id) {
   Tenant& tenant = tenants_[number - 1];
   tenant.id = std::string(id);
   tenant.used_s = 0;
+  tenant.asked = absl::InfinitePast();
   by_id_[tenant.id] = number;
   return number;
 }
@@ -63,17 +64,19 @@ void TenantTable::Use(TenantNumber tenant, double prefill_s, absl::Time now) {
     for (Tenant& other : tenants_) other.used_s *= keep;
     forgotten_ = now;
   }
+  tenants_[tenant - 1].asked = now;
   if (prefill_s > 0 && std::isfinite(prefill_s)) tenants_[tenant - 1].used_s += prefill_s;
 }
 
-double TenantTable::OverShare(TenantNumber tenant) const {
+double TenantTable::OverShare(TenantNumber tenant, absl::Time now) const {
   if (tenant == 0) return 0;
   double total = 0;
-  for (const Tenant& other : tenants_) total += other.used_s;
-  if (!(total > 0)) return 0;
   double active = 0;
-  for (const Tenant& other : tenants_) active += other.used_s > kActiveShare * total ? 1 : 0;
-  return tenants_[tenant - 1].used_s / total * active;
+  for (const Tenant& other : tenants_) {
+    total += other.used_s;
+    active += now - other.asked <= kActive ? 1 : 0;
+  }
+  return total > 0 ? tenants_[tenant - 1].used_s / total * active : 0;
 }
 
 }  // namespace warmpath

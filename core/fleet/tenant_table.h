@@ -26,7 +26,10 @@ class TenantTable {
  public:
   static constexpr std::size_t kMostTenants = 256;
   static constexpr double kForgetSeconds = 30;  // time constant of recent use
-  static constexpr double kActiveShare = 0.01;  // of all use, for who counts as sharing
+  // Who asked for anything since then counts as one who shares, however little it was: the charge
+  // is for the wait of others' requests, and those of a small tenant wait as well. Long enough that
+  // who asks now and then does not come and go.
+  static constexpr absl::Duration kActive = absl::Seconds(60);
 
   // 0 when it has no place, and always for an empty id.
   TenantNumber Find(std::string_view id) const;
@@ -38,18 +41,19 @@ class TenantTable {
   void Close(TenantNumber tenant, TargetId target);
   std::uint32_t OpenAt(TenantNumber tenant, TargetId target) const;
 
-  // The tenant was given `prefill_s` seconds of prefill.
+  // A request of the tenant was given `prefill_s` seconds of prefill, or none.
   void Use(TenantNumber tenant, double prefill_s, absl::Time now);
-  // Its recent use as a multiple of an equal share among the active ones: 1 for a tenant that is
-  // alone, 0 for one without a place or use.
-  double OverShare(TenantNumber tenant) const;
+  // Its recent use as a multiple of an equal share among all that asked within kActive: 1 for a
+  // tenant that is alone, 0 for one without a place or use. O(kMostTenants).
+  double OverShare(TenantNumber tenant, absl::Time now) const;
 
   std::size_t size() const { return by_id_.size(); }
 
  private:
   struct Tenant {
     std::string id;
-    double used_s = 0;                   // forgotten as of forgotten_
+    double used_s = 0;  // forgotten as of forgotten_
+    absl::Time asked = absl::InfinitePast();
     std::uint32_t open = 0;              // requests in flight
     std::vector<std::uint32_t> open_at;  // of them, by target
   };

@@ -331,7 +331,7 @@ absl::StatusOr<Decision> Picker::Pick(Pool& pool, const Query& query, absl::Dura
     if (config.tenant_fairness && !query.tenant.empty()) {
       TenantTable& tenants = ledger.tenants();
       tenant = query.reserve ? tenants.Enter(query.tenant) : tenants.Find(query.tenant);
-      inputs.tenant = TenantCharge(&tenants, tenant);
+      inputs.tenant = TenantCharge(&tenants, tenant, now);
     }
     inputs.output_tokens =
         inputs.averages.cold() && query.expected_output_tokens > 0

@@ -2,13 +2,15 @@
 //
 //   F = 0.05 * min(1, u - 1) * (D - D_own) * P      for u > 1
 //
-// u: the tenant's recent prefill seconds as a multiple of its equal share. Each of the D - D_own
-// requests of others in flight there waits for P. docs/policy.md has what it is worth.
+// u: the tenant's recent prefill seconds as a multiple of an equal share among all that ask. Each
+// of the D - D_own requests of others in flight there waits for P. docs/policy.md has what it is
+// worth.
 #ifndef WARMPATH_CORE_ROUTING_TENANT_CHARGE_H_
 #define WARMPATH_CORE_ROUTING_TENANT_CHARGE_H_
 
 #include <algorithm>
 
+#include "absl/time/time.h"
 #include "core/fleet/tenant_table.h"
 #include "core/fleet/worker.h"
 #include "core/routing/cost.h"
@@ -21,10 +23,10 @@ inline constexpr double kOthersWait = 0.05;  // price of a second that a request
 class TenantCharge {
  public:
   TenantCharge() = default;  // charges nothing
-  TenantCharge(const TenantTable* table, TenantNumber tenant)
+  TenantCharge(const TenantTable* table, TenantNumber tenant, absl::Time now)
       : table_(table),
         tenant_(tenant),
-        weight_(kOthersWait * std::clamp(table->OverShare(tenant) - 1, 0.0, 1.0)) {}
+        weight_(kOthersWait * std::clamp(table->OverShare(tenant, now) - 1, 0.0, 1.0)) {}
 
   bool charges() const { return weight_ > 0; }
   // F, seconds.

@@ -9,7 +9,7 @@ namespace warmpath {
 namespace {
 
 constexpr double kForgetSeconds = 30;
-constexpr double kActiveShare = 0.01;
+constexpr double kActiveSeconds = 60;
 constexpr double kShedSeconds = 2;
 constexpr double kApart = 0.05;  // of the others' wait
 
@@ -24,25 +24,27 @@ void TenantUse::Forget(double now_s) {
   const double keep = std::exp((at_s_ - now_s) / kForgetSeconds);
   at_s_ = now_s;
   total_ = 0;
-  for (auto& [tenant, seconds] : used_) total_ += seconds *= keep;
+  for (auto& [tenant, use] : used_) total_ += use.seconds *= keep;
 }
 
 std::size_t TenantUse::Active(double now_s) {
   Forget(now_s);
   std::size_t active = 0;
-  for (const auto& [tenant, seconds] : used_) active += seconds > kActiveShare * total_ ? 1 : 0;
+  for (const auto& [tenant, use] : used_) active += now_s - use.asked_s <= kActiveSeconds ? 1 : 0;
   return active;
 }
 
 double TenantUse::OverShare(std::uint32_t tenant, double now_s) {
   const auto active = static_cast<double>(Active(now_s));
   const auto it = used_.find(tenant);
-  return total_ > 0 && it != used_.end() ? it->second / total_ * active : 0;
+  return total_ > 0 && it != used_.end() ? it->second.seconds / total_ * active : 0;
 }
 
 void TenantUse::Add(std::uint32_t tenant, double now_s, double prefill_s) {
   Forget(now_s);
-  used_[tenant] += prefill_s;
+  Use& use = used_[tenant];
+  use.seconds += prefill_s;
+  use.asked_s = now_s;
   total_ += prefill_s;
 }
 

@@ -17,16 +17,20 @@ namespace warmpath {
 // time constant of 30 s.
 class TenantUse {
  public:
-  // What the tenant uses, as a multiple of its equal share among the tenants that used more than
-  // 1 % of all lately; 1 when it is alone.
+  // What the tenant uses, as a multiple of its equal share among the tenants that asked in the last
+  // 60 s; 1 when it is alone.
   double OverShare(std::uint32_t tenant, double now_s);
   std::size_t Active(double now_s);
   void Add(std::uint32_t tenant, double now_s, double prefill_s);
 
  private:
+  struct Use {
+    double seconds = 0;
+    double asked_s = 0;
+  };
   void Forget(double now_s);
 
-  std::map<std::uint32_t, double> used_;
+  std::map<std::uint32_t, Use> used_;
   double total_ = 0;
   double at_s_ = 0;
 };

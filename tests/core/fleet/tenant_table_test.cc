@@ -18,28 +18,74 @@ TEST(TenantTableTest, NobodyHasNoPlace) {
   table.Close(0, 3);
   table.Use(0, 5, kStart);
   EXPECT_EQ(table.OpenAt(0, 3), 0u);
-  EXPECT_EQ(table.OverShare(0), 0);
+  EXPECT_EQ(table.OverShare(0, kStart), 0);
   EXPECT_EQ(table.size(), 0u);
 }
 
-TEST(TenantTableTest, SharesAreOfTheActiveAndOfLately) {
+TEST(TenantTableTest, SharesAreOfLately) {
   TenantTable table;
   const TenantNumber a = table.Enter("a");
   EXPECT_EQ(table.Enter("a"), a);
-  EXPECT_EQ(table.OverShare(a), 0);
+  EXPECT_EQ(table.OverShare(a, kStart), 0);
   table.Use(a, 3, kStart);
-  EXPECT_EQ(table.OverShare(a), 1);
+  EXPECT_EQ(table.OverShare(a, kStart), 1);
   const TenantNumber b = table.Enter("b");
   table.Use(b, 1, kStart);
-  EXPECT_DOUBLE_EQ(table.OverShare(a), 1.5);
-  EXPECT_DOUBLE_EQ(table.OverShare(b), 0.5);
-  table.Use(table.Enter("c"), 0.01, kStart);  // too little to count as one who shares
-  EXPECT_NEAR(table.OverShare(a), 2 * 3 / 4.01, 1e-12);
-  table.Use(b, 2, kStart + absl::Seconds(30));
+  EXPECT_DOUBLE_EQ(table.OverShare(a, kStart), 1.5);
+  EXPECT_DOUBLE_EQ(table.OverShare(b, kStart), 0.5);
+  const absl::Time later = kStart + absl::Seconds(30);
+  table.Use(b, 2, later);
   const double left = std::exp(-1.0);
-  EXPECT_NEAR(table.OverShare(b), 2 * (left + 2) / (4.01 * left + 2), 1e-12);
-  table.Use(b, std::nan(""), kStart + absl::Seconds(30));
-  EXPECT_NEAR(table.OverShare(b), 2 * (left + 2) / (4.01 * left + 2), 1e-12);
+  EXPECT_NEAR(table.OverShare(b, later), 2 * (left + 2) / (4 * left + 2), 1e-12);
+  table.Use(b, std::nan(""), later);
+  EXPECT_NEAR(table.OverShare(b, later), 2 * (left + 2) / (4 * left + 2), 1e-12);
+}
+
+TEST(TenantTableTest, AloneIsNeverOverItsShare) {
+  TenantTable table;
+  const TenantNumber a = table.Enter("a");
+  for (int i = 0; i < 100; ++i) {
+    const absl::Time now = kStart + i * absl::Seconds(0.7);
+    table.Use(a, 0.1 * i, now);
+    EXPECT_LE(table.OverShare(a, now), 1);
+  }
+}
+
+TEST(TenantTableTest, TwoEqualOnesUseTheirShares) {
+  TenantTable table;
+  const TenantNumber a = table.Enter("a");
+  const TenantNumber b = table.Enter("b");
+  for (int i = 0; i < 100; ++i) {
+    const absl::Time now = kStart + i * absl::Seconds(0.7);
+    table.Use(a, 0.5, now);
+    table.Use(b, 0.5, now);
+    EXPECT_DOUBLE_EQ(table.OverShare(a, now), 1);
+    EXPECT_DOUBLE_EQ(table.OverShare(b, now), 1);
+  }
+}
+
+// None of the small ones has as much as 1 % of what the heavy one has; all that ask share.
+TEST(TenantTableTest, OneHeavyAmongAHundredTinyOnesIsFarOverItsShare) {
+  TenantTable table;
+  const TenantNumber heavy = table.Enter("heavy");
+  table.Use(heavy, 30, kStart);
+  for (int i = 0; i < 100; ++i) {
+    // Some computed nothing: all that they asked for was cached.
+    table.Use(table.Enter(absl::StrCat("t", i)), i % 2 == 0 ? 0.01 : 0, kStart);
+  }
+  EXPECT_NEAR(table.OverShare(heavy, kStart), 101 * 30 / 30.5, 1e-9);
+  EXPECT_NEAR(table.OverShare(table.Find("t0"), kStart), 101 * 0.01 / 30.5, 1e-9);
+  EXPECT_EQ(table.OverShare(table.Find("t1"), kStart), 0);
+}
+
+TEST(TenantTableTest, WhoAsksNoMoreSharesNoMore) {
+  TenantTable table;
+  const TenantNumber a = table.Enter("a");
+  table.Use(table.Enter("b"), 0, kStart);
+  const absl::Time last = kStart + TenantTable::kActive;
+  table.Use(a, 1, last);
+  EXPECT_EQ(table.OverShare(a, last), 2);
+  EXPECT_EQ(table.OverShare(a, last + absl::Nanoseconds(1)), 1);
 }
 
 TEST(TenantTableTest, CountsWhereRequestsAre) {
@@ -66,7 +112,7 @@ TEST(TenantTableTest, AFullTableGivesUpWhoUsedLeastAndHasNothingInFlight) {
   const TenantNumber seventh = table.Find("t7");
   EXPECT_EQ(table.Enter("new"), seventh);
   EXPECT_EQ(table.Find("t7"), 0u);
-  EXPECT_EQ(table.OverShare(seventh), 0);
+  EXPECT_EQ(table.OverShare(seventh, kStart), 0);
   table.Open(seventh, 0);
   const TenantNumber ninth = table.Find("t9");
   EXPECT_EQ(table.Enter("newer"), ninth);

@@ -138,7 +138,7 @@ TEST(TenantsTest, JainsIndex) {
   EXPECT_EQ(JainIndex({0, 0}), 1);
 }
 
-TEST(TenantsTest, UseIsForgottenAndSharedAmongTheActive) {
+TEST(TenantsTest, UseIsForgottenAndSharedAmongThoseWhoAsk) {
   TenantUse use;
   EXPECT_EQ(use.OverShare(0, 0), 0);
   use.Add(0, 0, 3);
@@ -147,10 +147,12 @@ TEST(TenantsTest, UseIsForgottenAndSharedAmongTheActive) {
   EXPECT_DOUBLE_EQ(use.OverShare(0, 0), 1.5);
   EXPECT_DOUBLE_EQ(use.OverShare(1, 0), 0.5);
   EXPECT_EQ(use.OverShare(2, 0), 0);
-  use.Add(2, 0, 0.01);  // too little to count as one who shares
-  EXPECT_EQ(use.Active(0), 2u);
-  use.Add(1, 300, 3);  // ten time constants later the others are forgotten
+  use.Add(2, 0, 0);  // asks, too
+  EXPECT_DOUBLE_EQ(use.OverShare(0, 0), 2.25);
+  EXPECT_EQ(use.Active(60), 3u);
+  use.Add(1, 300, 3);
   EXPECT_EQ(use.Active(300), 1u);
+  EXPECT_NEAR(use.OverShare(1, 300), 1, 1e-4);  // ten time constants later
 }
 
 std::size_t ChooseTwice(TenantRule::Kind kind, std::vector<WorkerSight> workers,

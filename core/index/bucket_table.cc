@@ -15,8 +15,9 @@ std::uint32_t HomeBuckets(std::uint32_t pages, std::uint32_t tail) {
 
 }  // namespace
 
-BucketTable::BucketTable(std::uint64_t seed, PageArena* pages, EpochDomain* epochs)
-    : seed_(seed), pages_(pages), epochs_(epochs) {
+BucketTable::BucketTable(std::uint64_t seed, PageArena* pages, EpochDomain* epochs,
+                         std::uint64_t roomy_bytes)
+    : seed_(seed), roomy_bytes_(roomy_bytes), pages_(pages), epochs_(epochs) {
   Directory* const directory = NewDirectory(0, MemoryUse::kFixed);
   Segment* const segment = NewSegment(1, 0, MemoryUse::kFixed);
   if (directory == nullptr || segment == nullptr) std::abort();  // two pages, at start
@@ -100,10 +101,11 @@ int BucketTable::LocateLater(ChainHash hash, Bucket** bucket) {
 void BucketTable::MoveBack(const Place& place, int slot) const {
   Bucket* const home = place.home;
   // The farthest: there is one, and it is the dearest to find.
-  Bucket* const from = home + home->Reach();
+  const std::uint32_t control = home->Control();
+  Bucket* const from = home + Bucket::Reach(control);
   for (int i = 0; i < Bucket::kEntries; ++i) {
     const Bucket::Entry entry = from->Read(i);
-    if (entry.set == kEmptySet || Home(place.entry, Mix(entry.hash)) != home) continue;
+    if (!HasHome(entry, place, control)) continue;
     home->Take(slot, entry.hash, entry.set);
     home->EndMove();
     from->set[i].store(kEmptySet, std::memory_order_release);
@@ -114,13 +116,14 @@ void BucketTable::MoveBack(const Place& place, int slot) const {
 
 void BucketTable::UpdateReach(const Place& place, Bucket* bucket) const {
   Bucket* const home = place.home;
-  int reach = home->Reach();
+  const std::uint32_t control = home->Control();
+  int reach = Bucket::Reach(control);
   if (bucket != home + reach) return;
   // Entries of this home do not change while it is locked; those of others do not matter.
   const auto holds_ours = [&](const Bucket& at) {
     for (int i = 0; i < Bucket::kEntries; ++i) {
       const Bucket::Entry entry = at.Read(i);
-      if (entry.set != kEmptySet && Home(place.entry, Mix(entry.hash)) == home) return true;
+      if (HasHome(entry, place, control)) return true;
     }
     return false;
   };
@@ -135,7 +138,7 @@ BucketTable::Segment* BucketTable::NewSegment(std::uint32_t pages, int depth, Me
   segment->pages = pages;
   segment->depth = depth;
   segment->home_buckets = HomeBuckets(pages, kTailBuckets);
-  segment->limit = Limit(pages);
+  segment->limit = Limit(pages, packing());
   Bucket* const buckets = segment->buckets();
   for (std::uint32_t i = 0; i < segment->all_buckets(); ++i) (new (buckets + i) Bucket)->Clear();
   capacity_.fetch_add(segment->home_buckets * Bucket::kEntries, std::memory_order_relaxed);
@@ -160,17 +163,20 @@ BucketTable::Directory* BucketTable::NewDirectory(int depth, MemoryUse use) {
   return directory;
 }
 
-std::int32_t BucketTable::Limit(std::uint32_t pages) {
-  return static_cast<std::int32_t>(HomeBuckets(pages, kTailBuckets) * Bucket::kEntries * kMaxLoad);
+std::int32_t BucketTable::Limit(std::uint32_t pages, const Packing& packing) {
+  return static_cast<std::int32_t>(HomeBuckets(pages, kTailBuckets) * Bucket::kEntries *
+                                   packing.max_load);
 }
 
 std::uint32_t BucketTable::PagesFor(double entries, std::uint64_t mixed, int depth,
-                                    std::uint32_t more_than) {
-  // Sizes are kGrowth^(i + phase); the phase depends on the leading bits alone.
+                                    std::uint32_t more_than, const Packing& packing) {
+  // Sizes are growth^(i + phase); the phase depends on the leading bits alone.
   const std::uint64_t prefix = depth == 0 ? 1 : (mixed >> (64 - depth)) | std::uint64_t{1} << depth;
   const double phase = static_cast<double>((prefix * 0x9E3779B97F4A7C15ULL) >> 11) * 0x1.0p-53;
-  double size = std::pow(kGrowth, phase);
-  while (size <= more_than || Limit(static_cast<std::uint32_t>(size)) < entries) size *= kGrowth;
+  double size = std::pow(packing.growth, phase);
+  while (size <= more_than || Limit(static_cast<std::uint32_t>(size), packing) < entries) {
+    size *= packing.growth;
+  }
   return static_cast<std::uint32_t>(size);
 }
 
@@ -182,22 +188,23 @@ BucketTable::Resize BucketTable::Grow(Entry entry, ChainHash hash, MemoryUse use
     // Crowded buckets in a half-empty segment are not what growth can help.
     return old->replacing.load(std::memory_order_acquire) != 0 ? Resize::kRaced : Resize::kNoMemory;
   }
-  const std::uint32_t pages = PagesFor(entries, mixed, old->depth, old->pages + 1);
+  const Packing& now = packing();
+  const std::uint32_t pages = PagesFor(entries, mixed, old->depth, old->pages + 1, now);
   if (pages <= kMaxPages) return Replace(old, mixed, pages, 0, use);
   if (old->depth >= kMaxDepth) return Resize::kNoMemory;
   // Halves are equal but for chance, of which this is three times the usual measure.
   const double half = entries / 2 + 1.5 * std::sqrt(entries);
   const std::uint64_t bit = std::uint64_t{1} << (63 - old->depth);
   const int depth = old->depth + 1;
-  return Replace(old, mixed, PagesFor(half, mixed & ~bit, depth, 0),
-                 PagesFor(half, mixed | bit, depth, 0), use);
+  return Replace(old, mixed, PagesFor(half, mixed & ~bit, depth, 0, now),
+                 PagesFor(half, mixed | bit, depth, 0, now), use);
 }
 
 void BucketTable::ShrinkSegment(std::uint64_t position) {
   Segment* const old = SegmentOf(EntryFor(position));
   const std::int32_t entries = std::max(0, old->entries.load(std::memory_order_relaxed));
   if (old->pages == 1 || entries > old->limit * kShrinkLoad) return;
-  const std::uint32_t pages = PagesFor(entries * 1.1, position, old->depth, 0);
+  const std::uint32_t pages = PagesFor(entries * 1.1, position, old->depth, 0, packing());
   if (pages < old->pages) Replace(old, position, pages, 0, MemoryUse::kRemoval);
 }
 

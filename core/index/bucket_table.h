@@ -30,10 +30,14 @@ class BucketTable {
  public:
   // The three must outlive the table. `seed` keeps the placement of entries from being known
   // outside: hashes come from agents, and must not be able to crowd one segment.
-  BucketTable(std::uint64_t seed, PageArena* pages, EpochDomain* epochs);
+  // Up to `roomy_bytes` the table takes more memory than it must, for speed.
+  BucketTable(std::uint64_t seed, PageArena* pages, EpochDomain* epochs,
+              std::uint64_t roomy_bytes = kRoomyBytes);
   ~BucketTable();
   BucketTable(const BucketTable&) = delete;
   BucketTable& operator=(const BucketTable&) = delete;
+
+  static constexpr std::uint64_t kRoomyBytes = std::uint64_t{48} << 20;
 
   // Where a hash belongs, as of now. However old, it serves under the same pin: a writer begins
   // with it, and a reader sees what was there when it was made, or later.
@@ -71,10 +75,10 @@ class BucketTable {
     __builtin_prefetch(home + 1);
     if (Bucket::Reach(control) > 1) __builtin_prefetch(home + 2);
   }
-  // For writers: asks for what they will want beside the home bucket, once that is in the cache.
+  // For writers: asks for the bucket that they may want beside the home bucket, once that is in the
+  // cache. (To look whether the home is full costs more than it saves.)
   static void PrefetchMore(const Place& place) {
-    const int reach = place.home->Reach();
-    __builtin_prefetch(place.home + (reach == 0 && place.home->FreeEntry() < 0 ? 1 : reach), 1);
+    __builtin_prefetch(place.home + place.home->Reach(), 1);
   }
 
   enum class Outcome {
@@ -130,10 +134,15 @@ class BucketTable {
   // A directory of 2^24 segments of a page would hold 64 GiB: deeper means that hashes are crowded
   // on purpose.
   static constexpr int kMaxDepth = 24;
-  // Share of the entries in use at which a segment grows. Beyond it, passed buckets cost more than
-  // the memory is worth.
-  static constexpr double kMaxLoad = 0.82;
-  static constexpr double kGrowth = 1.3;
+  // How segments are made.
+  struct Packing {
+    double max_load;  // share of the entries in use at which a segment grows
+    double growth;    // to how many times its size
+  };
+  // Passed buckets and copies cost a writer half of its time when memory is used well. In a small
+  // table that is not worth it; in a large one it is, up to this load.
+  static constexpr Packing kRoomy{.max_load = 0.70, .growth = 1.6};
+  static constexpr Packing kPacked{.max_load = 0.82, .growth = 1.3};
   static constexpr double kShrinkLoad = 0.4;
 
   struct alignas(64) Segment {
@@ -219,6 +228,12 @@ class BucketTable {
   // REQUIRES: the home bucket locked. Looks for the entry after *bucket, the home, and moves
   // *bucket to where it is; -1 if it is nowhere.
   static int LocateLater(ChainHash hash, Bucket** bucket);
+  // REQUIRES: the home bucket locked. Whether the entry, in a later bucket, has this home.
+  bool HasHome(const Bucket::Entry& entry, const Place& place, std::uint32_t control) const {
+    // The filter spares most entries the arithmetic.
+    return entry.set != kEmptySet && Bucket::MayLieLater(control, entry.hash) &&
+           Home(place.entry, Mix(entry.hash)) == place.home;
+  }
   // REQUIRES: the home bucket locked, and its entry `slot` free. Moves an entry back to it.
   void MoveBack(const Place& place, int slot) const;
   // REQUIRES: the home bucket locked; an entry of it was erased from `bucket`.
@@ -228,12 +243,15 @@ class BucketTable {
   Directory* NewDirectory(int depth, MemoryUse use);
   void FreeSegment(Segment* segment);
 
+  const Packing& packing() const {
+    return capacity() * sizeof(Bucket) / Bucket::kEntries < roomy_bytes_ ? kRoomy : kPacked;
+  }
   // Entries at which a segment of so many pages grows.
-  static std::int32_t Limit(std::uint32_t pages);
+  static std::int32_t Limit(std::uint32_t pages, const Packing& packing);
   // The least size for so many entries among those that the segment with these leading bits may
   // have, above `more_than` pages.
   static std::uint32_t PagesFor(double entries, std::uint64_t mixed, int depth,
-                                std::uint32_t more_than);
+                                std::uint32_t more_than, const Packing& packing);
 
   enum class Resize { kDone, kRaced, kNoMemory };
   // Makes room in the segment of `entry`, which covers `hash`.
@@ -248,6 +266,7 @@ class BucketTable {
   void Retire(void* memory, std::uint32_t pages);
 
   const std::uint64_t seed_;
+  const std::uint64_t roomy_bytes_;
   PageArena* const pages_;
   EpochDomain* const epochs_;
   std::atomic<Directory*> directory_;

@@ -36,6 +36,12 @@ constexpr std::size_t kPrefetchAhead = 16;
 // And then looked at, so that other buckets that the step will touch are on their way, too.
 constexpr std::size_t kLookAhead = 6;
 
+// A small bound is to be used well.
+std::uint64_t RoomyBytes(std::uint64_t bound_bytes) {
+  return bound_bytes == 0 ? BucketTable::kRoomyBytes
+                          : std::min(BucketTable::kRoomyBytes, bound_bytes / 4);
+}
+
 }  // namespace
 
 PrefixIndex::PrefixIndex(const IndexOptions& options)
@@ -43,7 +49,7 @@ PrefixIndex::PrefixIndex(const IndexOptions& options)
       account_(options.bound_bytes),
       pages_(kPageReserveBytes, &account_),
       sets_(&pages_, &account_),
-      table_(options.seed, &pages_, &epochs_),
+      table_(options.seed, &pages_, &epochs_, RoomyBytes(options.bound_bytes)),
       slots_(&account_),
       sweeper_(&table_, &sets_, &slots_, &epochs_, &account_) {
   account_.ForceCharge(sizeof(*this));

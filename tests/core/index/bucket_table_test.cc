@@ -23,12 +23,12 @@ class BucketTableTest : public ::testing::Test {
  protected:
   BucketTableTest() { Rebuild(0); }
 
-  void Rebuild(std::uint64_t bound) {
+  void Rebuild(std::uint64_t bound, std::uint64_t roomy_bytes = BucketTable::kRoomyBytes) {
     table_.reset();
     pages_.reset();
     account_ = std::make_unique<MemoryAccount>(bound);
     pages_ = std::make_unique<PageArena>(std::size_t{1} << 34, account_.get());
-    table_ = std::make_unique<BucketTable>(kSeed, pages_.get(), &epochs_);
+    table_ = std::make_unique<BucketTable>(kSeed, pages_.get(), &epochs_, roomy_bytes);
   }
   Outcome Set(ChainHash hash, SetId id, MemoryUse use = MemoryUse::kStore) {
     const EpochDomain::Pin pin(&epochs_);
@@ -206,6 +206,7 @@ TEST_F(BucketTableTest, ReadersNeverMissAnEntryThatMoves) {
 }
 
 TEST_F(BucketTableTest, GrowsInSmallSteps) {
+  Rebuild(/*bound=*/0, /*roomy_bytes=*/0);
   Random random(2);
   std::uint64_t previous = account_->used();
   std::uint64_t entries = 0;
@@ -226,6 +227,25 @@ TEST_F(BucketTableTest, GrowsInSmallSteps) {
   }
   EXPECT_LT(largest_step, 1.25);
   EXPECT_LT(most_per_entry, 20.0);
+}
+
+// A table begins roomy, and by the time it has doubled after `roomy_bytes` it is as small as one
+// that was packed from the start.
+TEST_F(BucketTableTest, PacksWhenItIsLarge) {
+  constexpr std::uint64_t kRoomy = std::uint64_t{4} << 20;
+  const auto fill = [this](std::uint64_t roomy_bytes, std::uint64_t entries) {
+    Rebuild(/*bound=*/0, roomy_bytes);
+    Random random(2);
+    for (std::uint64_t i = 0; i < entries; ++i) Set(random(), 1);
+    table_->Reclaim();
+    pages_->Trim();
+    return static_cast<double>(account_->used()) / static_cast<double>(entries);
+  };
+  EXPECT_LT(fill(0, 150'000), 20);
+  const double roomy = fill(kRoomy, 150'000);
+  EXPECT_GT(roomy, 20);
+  EXPECT_LT(roomy, 30);
+  EXPECT_LT(fill(kRoomy, 600'000), 20);
 }
 
 TEST_F(BucketTableTest, ShrinksToWhatIsLeft) {

@@ -132,7 +132,8 @@ absl::Status SimRouter::Register(const SimWorkerSpec& spec) {
                                         .rank = 0,
                                         .engine_seq = worker.engine_seq,
                                         .count = 0,
-                                        .xor_of_hashes = 0});
+                                        .xor_of_hashes = 0,
+                                        .no_holes = true});
 }
 
 absl::Status SimRouter::Send(Worker& worker, const FeedUpdate& update) {
@@ -269,7 +270,8 @@ absl::Status SimRouter::CacheDelta(std::size_t worker, Tier tier,
                             .tier = tier,
                             .removed = gone,
                             .stored = fresh,
-                            .engine_seq = std::nullopt};
+                            .engine_seq = std::nullopt,
+                            .no_holes = options_.no_holes};
     if (last) update.engine_seq = ++w.engine_seq;
     WARMPATH_RETURN_IF_ERROR(Send(w, update));
   }

@@ -38,6 +38,9 @@ struct SimRouterOptions {
   bool overlay = true;
   bool tenant_fairness = false;
   bool competitors_see_host = true;  // as SimOptions
+  // No cache has holes as the router is told of it. So it is where all events arrive: requests pin
+  // their prefix and free it tail first, and equal blocks are shared (block_cache.h).
+  bool no_holes = false;
   std::uint64_t seed = 1;
 };
 

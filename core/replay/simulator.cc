@@ -173,6 +173,7 @@ class Simulation {
                             .overlay = o_.overlay,
                             .tenant_fairness = o_.tenant_fairness,
                             .competitors_see_host = o_.competitors_see_host,
+                            .no_holes = o_.event_loss == 0,
                             .seed = o_.seed};
     for (std::uint32_t i = 0; i < o_.workers; ++i) {
       EngineModelOptions engine;

@@ -38,6 +38,8 @@ ABSL_FLAG(std::string, path, "/v1/chat/completions",
           "pick, explain: path that belongs to --body-file");
 ABSL_FLAG(std::string, policy, "", "pick, explain: policy instead of the pool's");
 ABSL_FLAG(std::string, session_key, "", "pick, explain: sticky key for policy session");
+ABSL_FLAG(std::string, tenant, "",
+          "pick, explain: whose request it is, for pools with tenant_fairness");
 ABSL_FLAG(bool, keep, false, "pick: keep the reservation (it ends with its lease)");
 ABSL_FLAG(std::string, worker, "", "index dump: worker id");
 ABSL_FLAG(uint32_t, rank, 0, "index dump: data-parallel rank");
@@ -83,6 +85,7 @@ absl::StatusOr<warmpath::v1::PickRequest> BuildPick() {
   request.set_model(absl::GetFlag(FLAGS_model));
   request.set_policy(absl::GetFlag(FLAGS_policy));
   request.set_session_key(absl::GetFlag(FLAGS_session_key));
+  request.set_tenant(absl::GetFlag(FLAGS_tenant));
   if (!absl::GetFlag(FLAGS_tokens_file).empty()) {
     auto content = ReadFile(absl::GetFlag(FLAGS_tokens_file));
     if (!content.ok()) return content.status();

@@ -34,6 +34,7 @@ v1::PickRequest ToProto(const PickArgs& args) {
   if (!args.lora.empty()) request.set_lora(std::string(args.lora));
   if (args.cache_salt.has_value()) request.set_cache_salt(std::string(*args.cache_salt));
   request.set_session_key(std::string(args.session_key));
+  request.set_tenant(std::string(args.tenant));
   request.set_prefix_aware_id(std::string(args.prefix_aware_id));
   for (const std::string& endpoint : args.exclude) request.add_exclude(endpoint);
   request.set_request_id(std::string(args.request_id));

@@ -106,6 +106,7 @@ TEST(ClientTest, APickCarriesAllThatItWasGiven) {
                             .lora = "a",
                             .cache_salt = "",
                             .session_key = "s",
+                            .tenant = "t",
                             .prefix_aware_id = "p",
                             .exclude = {"w1", "10.0.0.2:1"},
                             .request_id = "r",
@@ -121,6 +122,7 @@ TEST(ClientTest, APickCarriesAllThatItWasGiven) {
   EXPECT_EQ(sent.lora(), "a");
   EXPECT_TRUE(sent.has_cache_salt()) << "an empty salt is a salt";
   EXPECT_EQ(sent.session_key(), "s");
+  EXPECT_EQ(sent.tenant(), "t");
   EXPECT_EQ(sent.prefix_aware_id(), "p");
   EXPECT_THAT(sent.exclude(), ElementsAre("w1", "10.0.0.2:1"));
   EXPECT_EQ(sent.request_id(), "r");

@@ -43,6 +43,8 @@ struct PickArgs {
   std::string_view lora;
   std::optional<std::string_view> cache_salt;
   std::string_view session_key;
+  // Whose request it is, at most 256 bytes. Counts in pools with tenant_fairness; empty: nobody's.
+  std::string_view tenant;
   std::string_view prefix_aware_id;
   std::vector<std::string> exclude;  // endpoints or worker ids already tried
   std::string_view request_id;

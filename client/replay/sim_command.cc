@@ -90,7 +90,9 @@ ABSL_FLAG(double, batch_share, 0,
 ABSL_FLAG(uint32_t, batch_prompt, 16'384, "sim: tokens of each of the batch tenant's prompts");
 ABSL_FLAG(uint32_t, batch_output, 64, "sim: and of its answers");
 ABSL_FLAG(uint32_t, batch_burst, 1, "sim: requests of the batch tenant that come at one moment");
-ABSL_FLAG(uint64_t, skip, 0, "sim: leaves the first N requests out of the figures");
+ABSL_FLAG(uint64_t, skip, 0,
+          "sim: leaves the first N requests out of the figures, and what came before the rest out "
+          "of those of the run without the batch tenant");
 ABSL_FLAG(bool, next_turns, true, "sim: next turns of a trace find the answers before them cached");
 
 namespace warmpath::replay {
@@ -294,14 +296,28 @@ std::string SettingsJson(const SimOptions& options, std::uint32_t seeds) {
         ", \"believed_copy_rate\": ", options.copy_hint_factor,
         ", \"competitors_see_host\": ", options.competitors_see_host ? "true" : "false");
   }
+  std::string tenants;
+  const double batch_share = absl::GetFlag(FLAGS_batch_share);
+  if (absl::GetFlag(FLAGS_tenants) > 1 || batch_share > 0) {
+    tenants = absl::StrCat(", \"tenants\": ", absl::GetFlag(FLAGS_tenants),
+                           ", \"tenant_zipf\": ", absl::GetFlag(FLAGS_tenant_zipf),
+                           ", \"tenant_fairness\": ", options.tenant_fairness ? "true" : "false",
+                           ", \"batch_share\": ", batch_share);
+    if (batch_share > 0) {
+      absl::StrAppend(&tenants, ", \"batch_prompt\": ", absl::GetFlag(FLAGS_batch_prompt),
+                      ", \"batch_output\": ", absl::GetFlag(FLAGS_batch_output),
+                      ", \"batch_burst\": ", absl::GetFlag(FLAGS_batch_burst));
+    }
+  }
   return absl::StrCat(
       "{\"profile\": \"", ToAbsl(options.profile.name), "\", \"block_size\": ", options.block_size,
-      ", \"speeds\": [", speeds, "], \"believed_speed\": ", options.hint_factor, host,
+      ", \"speeds\": [", speeds, "], \"believed_speed\": ", options.hint_factor, host, tenants,
       ", \"event_lag_ms\": ", options.event_lag_s * 1e3, ", \"event_loss\": ", options.event_loss,
       ", \"report_lag_ms\": ", options.report_lag_s * 1e3,
       ", \"signal_lag_ms\": ", options.signal_lag_s * 1e3,
       ", \"overlay\": ", options.overlay ? "true" : "false",
-      ", \"seed\": ", absl::GetFlag(FLAGS_seed), ", \"seeds\": ", seeds, "}");
+      ", \"skip\": ", absl::GetFlag(FLAGS_skip), ", \"seed\": ", absl::GetFlag(FLAGS_seed),
+      ", \"seeds\": ", seeds, "}");
 }
 
 }  // namespace
@@ -350,10 +366,7 @@ absl::Status RunSim() {
           }
           WARMPATH_ASSIGN_OR_RETURN(SimResult result, Simulate(made.workload, options));
           before += result.requests.size();
-          result.requests.erase(
-              result.requests.begin(),
-              result.requests.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(
-                                            absl::GetFlag(FLAGS_skip), result.requests.size())));
+          const double from_s = LeaveOutFirst(absl::GetFlag(FLAGS_skip), made.workload, &result);
           SimCell& cell = cells[first + p];
           cell.workers = options.workers;
           cell.load = made.load;
@@ -362,7 +375,8 @@ absl::Status RunSim() {
           cell.seeds.push_back(Summarise(result, options.workers, SimObjective()));
           if (!alone.has_value()) continue;
           options.on_progress = nullptr;
-          WARMPATH_ASSIGN_OR_RETURN(const SimResult without, Simulate(alone->workload, options));
+          WARMPATH_ASSIGN_OR_RETURN(SimResult without, Simulate(alone->workload, options));
+          if (absl::GetFlag(FLAGS_skip) > 0) LeaveOutBefore(from_s, alone->workload, &without);
           CompareWithAlone(Summarise(without, options.workers, SimObjective()), &cell.seeds.back());
         }
       }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -61,6 +63,24 @@ void SummariseTenants(const SimResult& result, const SimObjective& objective, Si
     goodput.push_back(tenant.goodput);
   }
   summary->jain_goodput = JainIndex(goodput);
+}
+
+double LeaveOutFirst(std::uint64_t count, const Workload& workload, SimResult* result) {
+  if (count >= workload.requests.size()) {
+    result->requests.clear();
+    return std::numeric_limits<double>::infinity();
+  }
+  result->requests.erase(result->requests.begin(),
+                         result->requests.begin() + static_cast<std::ptrdiff_t>(count));
+  return workload.requests[count].arrival_s;
+}
+
+void LeaveOutBefore(double arrival_s, const Workload& workload, SimResult* result) {
+  std::vector<SimRequestResult> kept;
+  for (std::size_t i = 0; i < result->requests.size(); ++i) {
+    if (workload.requests[i].arrival_s >= arrival_s) kept.push_back(result->requests[i]);
+  }
+  result->requests = std::move(kept);
 }
 
 void CompareWithAlone(const SimSummary& alone, SimSummary* summary) {

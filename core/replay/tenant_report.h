@@ -7,11 +7,19 @@
 #include <vector>
 
 #include "core/replay/sim_report.h"
+#include "core/replay/simulator.h"
+#include "core/replay/workload.h"
 
 namespace warmpath {
 
 // Fills summary->tenants and jain_goodput from the requests. Nothing for a single tenant.
 void SummariseTenants(const SimResult& result, const SimObjective& objective, SimSummary* summary);
+
+// Leaves the first `count` requests out of the workload's result. Returns when the first of those
+// that stay arrived, infinity if none does.
+double LeaveOutFirst(std::uint64_t count, const Workload& workload, SimResult* result);
+// Leaves out what arrived before: for the same stretch of a run with fewer requests.
+void LeaveOutBefore(double arrival_s, const Workload& workload, SimResult* result);
 
 // Sets the slowdown of each tenant that `alone`, a run without the batch tenant, has too.
 void CompareWithAlone(const SimSummary& alone, SimSummary* summary);

@@ -131,6 +131,36 @@ TEST(TenantsTest, EachTenantsFiguresByHand) {
   EXPECT_EQ(TenantHtml(&single, 1), "");
 }
 
+// With a batch tenant the first requests are a shorter stretch than they are without it.
+TEST(TenantsTest, RequestsThatAreLeftOutEndAtTheSameMoment) {
+  Workload with;
+  SimResult result;
+  for (int i = 0; i < 8; ++i) {
+    with.requests.push_back({.arrival_s = 1.0 * i});
+    result.requests.push_back({.tenant = static_cast<std::uint32_t>(i % 2), .due_s = 1.0 * i});
+  }
+  Workload without;  // not in the order of arrivals
+  SimResult alone;
+  for (const int i : {0, 6, 2, 4}) {
+    without.requests.push_back({.arrival_s = 1.0 * i});
+    alone.requests.push_back({.due_s = 1.0 * i});
+  }
+  const auto due = [](const SimResult& r) {
+    std::vector<double> times;
+    for (const SimRequestResult& request : r.requests) times.push_back(request.due_s);
+    return times;
+  };
+  EXPECT_EQ(LeaveOutFirst(0, with, &result), 0);
+  EXPECT_EQ(result.requests.size(), 8u);
+  const double from_s = LeaveOutFirst(3, with, &result);
+  EXPECT_EQ(due(result), (std::vector<double>{3, 4, 5, 6, 7}));
+  LeaveOutBefore(from_s, without, &alone);
+  EXPECT_EQ(due(alone), (std::vector<double>{6, 4}));
+  LeaveOutBefore(LeaveOutFirst(8, with, &result), without, &alone);
+  EXPECT_TRUE(result.requests.empty());
+  EXPECT_TRUE(alone.requests.empty());
+}
+
 TEST(TenantsTest, JainsIndex) {
   EXPECT_EQ(JainIndex({1, 1, 1, 1}), 1);
   EXPECT_EQ(JainIndex({1, 0, 0, 0}), 0.25);

@@ -100,7 +100,7 @@ def test_index_and_config(site, running):
     (["pick", "--model=nobody", "--tokens=1"], 1, "nobody"),
     (["pick", "--model=m", "--tokens=1,x"], 2, "x"),
     (["pick", "--every=1s"], 2, "--every"),
-    (["pick", "--model=m", "--tokens=1", "--tenant=" + "t" * 257], 1, "tenant"),
+    (["pick", "--model=m", "--tokens=1", "--tenant=" + "t" * 257], 2, "tenant: has 257"),
     (["index", "dump", "--worker=engine-0", "--tier=paper"], 2, "paper"),
     (["workers", "--router=127.0.0.1:1", "--timeout=1s"], 1, "warmpathctl: "),
 ])  # fmt: skip

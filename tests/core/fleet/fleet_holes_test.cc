@@ -6,12 +6,16 @@
 #include <vector>
 
 #include "core/index/reference_index.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/core/fleet/fleet_harness.h"
+#include "tests/core/fleet/forwarding_index.h"
 #include "tests/testing/status_matchers.h"
 
 namespace warmpath::testing {
 namespace {
+
+using ::testing::ElementsAre;
 
 class HolesTest : public ::testing::Test {
  protected:
@@ -182,6 +186,50 @@ TEST_F(HolesTest, ALostWorkerHasNoSlotToDoubt) {
   ASSERT_THAT(agent_.Register(), IsOk());
   ASSERT_THAT(agent_.Snapshot({1, 2}, 11), IsOk());
   EXPECT_FALSE(fleet_.View("w")->may_have_holes);
+}
+
+// What the index is told, in order.
+class WatchedIndex final : public ForwardingIndex {
+ public:
+  explicit WatchedIndex(std::vector<std::string>* calls) : calls_(calls) {}
+  void SetMayHaveHoles(Slot slot, bool may) override {
+    calls_->push_back(may ? "may have" : "has none");
+    ForwardingIndex::SetMayHaveHoles(slot, may);
+  }
+  ApplyResult Apply(Slot slot, Tier tier, std::span<const ChainHash> removed,
+                    std::span<const ChainHash> stored) override {
+    calls_->push_back("apply");
+    return ForwardingIndex::Apply(slot, tier, removed, stored);
+  }
+
+ private:
+  std::vector<std::string>* const calls_;
+};
+
+TEST(HolesOrderTest, RaisedBeforeAChangeTakenBackAfterIt) {
+  std::vector<std::string> calls;
+  FleetHarness fleet(
+      {}, [&calls](const IndexOptions&) { return std::make_unique<WatchedIndex>(&calls); });
+  TestAgent agent(*fleet, MakeRegistration("w"));
+  ASSERT_THAT(agent.Register(), IsOk());
+  agent.SayNoHoles(true);
+  ASSERT_THAT(agent.Snapshot({1, 2}, 10), IsOk());
+  EXPECT_THAT(calls, ElementsAre("apply", "has none"));
+  calls.clear();
+  ASSERT_THAT(agent.Delta({}, {3}, 11), IsOk());
+  EXPECT_THAT(calls, ElementsAre("apply"));
+  calls.clear();
+  agent.SayNoHoles(false);
+  ASSERT_THAT(agent.Delta({1}, {}, 12), IsOk());
+  EXPECT_THAT(calls, ElementsAre("may have", "apply"));
+  calls.clear();
+  agent.SayNoHoles(true);
+  ASSERT_THAT(agent.Delta({2, 3}, {}, 13), IsOk());
+  EXPECT_THAT(calls, ElementsAre("apply", "has none"));
+  calls.clear();
+  agent.Skip();
+  ASSERT_THAT(agent.Delta({}, {4}, 15), IsOk());
+  EXPECT_THAT(calls, ElementsAre("may have", "apply"));
 }
 
 class HolesInAFullIndexTest : public ::testing::Test {

@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/core/fleet/fleet_harness.h"
+#include "tests/core/fleet/forwarding_index.h"
 #include "tests/testing/status_matchers.h"
 
 namespace warmpath::testing {
@@ -274,52 +275,20 @@ TEST(IndexFullTest, ASnapshotThatDoesNotFitServesWhatFits) {
 }
 
 // An index that runs out of slot numbers.
-class FewSlots final : public Index {
+class FewSlots final : public ForwardingIndex {
  public:
   explicit FewSlots(std::size_t slots) : left_(slots) {}
   absl::StatusOr<Slot> OpenSlot() override {
     if (left_ == 0) return absl::ResourceExhaustedError("no slot left");
     --left_;
-    return index_.OpenSlot();
+    return ForwardingIndex::OpenSlot();
   }
   void CloseSlot(Slot slot) override {
-    index_.CloseSlot(slot);
+    ForwardingIndex::CloseSlot(slot);
     ++left_;
   }
-  void SetMayHaveHoles(Slot slot, bool may) override { index_.SetMayHaveHoles(slot, may); }
-  ApplyResult Apply(Slot slot, Tier tier, std::span<const ChainHash> removed,
-                    std::span<const ChainHash> stored) override {
-    return index_.Apply(slot, tier, removed, stored);
-  }
-  void Match(std::span<const ChainHash> chain, MatchResult* result) const override {
-    index_.Match(chain, result);
-  }
-  bool MatchGpu(std::span<const ChainHash> chain, MatchSegments* result) const override {
-    return index_.MatchGpu(chain, result);
-  }
-  void MatchExact(std::span<const ChainHash> chain, MatchResult* result) const override {
-    index_.MatchExact(chain, result);
-  }
-  std::size_t VerifiedGpuDepth(Slot slot, std::span<const ChainHash> chain, std::size_t from,
-                               std::size_t limit) const override {
-    return index_.VerifiedGpuDepth(slot, chain, from, limit);
-  }
-  SlotMatch VerifiedMatch(Slot slot, std::span<const ChainHash> chain,
-                          std::size_t from) const override {
-    return index_.VerifiedMatch(slot, chain, from);
-  }
-  bool Holds(Slot slot, Tier tier, ChainHash hash) const override {
-    return index_.Holds(slot, tier, hash);
-  }
-  HoldingsDigest Digest(Slot slot, Tier tier) const override { return index_.Digest(slot, tier); }
-  void ForEach(Slot slot, Tier tier, absl::FunctionRef<void(ChainHash)> visit) const override {
-    index_.ForEach(slot, tier, visit);
-  }
-  IndexStats Stats() const override { return index_.Stats(); }
-  bool Maintain(std::size_t budget) override { return index_.Maintain(budget); }
 
  private:
-  ReferenceIndex index_{{.bound_bytes = 1 << 20}};
   std::size_t left_;
 };
 

@@ -5,13 +5,14 @@
 //    family's chain that names a slot of another has seen a torn entry, a set id that was reused
 //    under it, or a slot number given out too early.
 //  - Pinned slots hold whole chains that are never touched. A lookup that misses part of one has
-//    been lost in a table that moved.
+//    been lost in a table that moved; one that credits more has jumped over a hole.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -56,7 +57,8 @@ struct OwnSlot {
 
 class Stress {
  public:
-  explicit Stress(const IndexOptions& options) : index_(CreateIndex(options)) {
+  // Without holes: writers keep whole prefixes in the GPU tier of nearly all slots, and say so.
+  explicit Stress(bool without_holes) : index_(CreateIndex({})), without_holes_(without_holes) {
     // One pinned slot for each family, holding chains that writers never touch.
     std::map<std::uint32_t, Slot> pinned;
     std::vector<Slot> others;
@@ -67,6 +69,7 @@ class Stress {
     for (const Slot slot : others) index_->CloseSlot(slot);
     for (const auto& [family, slot] : pinned) {
       pinned_.push_back(slot);
+      if (without_holes) index_->SetMayHaveHoles(slot, false);
       for (std::uint32_t chain = 0; chain < 4; ++chain) {
         index_->Apply(slot, Tier::kGpu, {}, Chain(family, kChains + chain, kChainBlocks));
       }
@@ -80,6 +83,9 @@ class Stress {
       const std::uint64_t dice = random.Below(100);
       if (slots.empty() || (dice < 8 && slots.size() < 12)) {
         slots.push_back({*index_->OpenSlot(), {}});
+        if (without_holes_ && random.Below(16) != 0) {
+          index_->SetMayHaveHoles(slots.back().slot, false);
+        }
       } else if (dice < 12) {
         const std::size_t i = random.Below(slots.size());
         index_->CloseSlot(slots[i].slot);
@@ -111,12 +117,15 @@ class Stress {
       const auto family = static_cast<std::uint32_t>(random.Below(kFamilies));
       const auto chain = static_cast<std::uint32_t>(random.Below(kChains + 4));
       const auto hashes = Chain(family, chain, kChainBlocks);
+      std::uint32_t pinned_depth = 0;
       switch (random.Below(4)) {
         case 0:
           index_->MatchGpu(hashes, &segments);
           for (const auto& segment : segments.segments) {
             segments.ForEachSlot(segment, [&](Slot slot) { wrong += slot % kFamilies != family; });
+            if (segments.Contains(segment, pinned_[family])) pinned_depth = segment.depth;
           }
+          wrong += pinned_depth != (chain >= kChains ? kChainBlocks : 4);
           break;
         case 1:
           index_->MatchExact(hashes, &result);
@@ -185,7 +194,10 @@ class Stress {
     if (random->Below(2) == 0) {
       stored = hashes;
     } else {
-      removed.assign(hashes.begin() + static_cast<std::ptrdiff_t>(blocks / 2), hashes.end());
+      // To the chain's end, and not into what chains share, where no hole may be left.
+      if (without_holes_) hashes = Chain(family, chain, kChainBlocks);
+      const auto begin = without_holes_ ? std::max(blocks / 2, 4u) : blocks / 2;
+      removed.assign(hashes.begin() + static_cast<std::ptrdiff_t>(begin), hashes.end());
     }
     ApplyResult expected;
     for (const ChainHash hash : removed)
@@ -196,18 +208,62 @@ class Stress {
   }
 
   std::unique_ptr<Index> index_;
+  const bool without_holes_;
   std::vector<Slot> pinned_;
   std::atomic<int> writers_{0};
 };
 
 TEST(PrefixIndexStressTest, FourWritersTwoReaders) {
-  Stress stress({});
+  Stress stress(/*without_holes=*/false);
   stress.Run(4, 2);
 }
 
 TEST(PrefixIndexStressTest, SixWritersThreeReaders) {
-  Stress stress({});
+  Stress stress(/*without_holes=*/false);
   stress.Run(6, 3);
+}
+
+TEST(PrefixIndexStressTest, FourWritersTwoReadersWithoutHoles) {
+  Stress stress(/*without_holes=*/true);
+  stress.Run(4, 2);
+}
+
+// A change that is under way is seen by halves, in whatever order its blocks come. Still nobody is
+// told of more than was held before or after it, nor of less.
+TEST(PrefixIndexStressTest, AChangeUnderWayIsBetweenBeforeAndAfter) {
+  constexpr std::uint32_t kLess = 200;
+  constexpr std::uint32_t kMore = 900;
+  const auto index = CreateIndex({});
+  const Slot slot = *index->OpenSlot();
+  index->SetMayHaveHoles(slot, false);
+  const std::vector<ChainHash> chain = Chain(0, 1, 1000);
+  const std::span<const ChainHash> whole(chain);
+  index->Apply(slot, Tier::kGpu, {}, whole.first(kLess));
+  std::vector<ChainHash> part(chain.begin() + kLess, chain.begin() + kMore);
+  std::atomic<bool> writing{true};
+  std::jthread writer([&] {
+    Random random(1);
+    for (int round = 0; round < kRounds; ++round) {
+      for (std::size_t i = part.size(); i-- > 1;) std::swap(part[i], part[random.Below(i + 1)]);
+      index->Apply(slot, Tier::kGpu, {}, part);
+      index->Apply(slot, Tier::kGpu, part, {});
+    }
+    writing = false;
+  });
+  MatchSegments segments;
+  std::uint64_t between = 0;
+  while (writing) {
+    index->MatchGpu(chain, &segments);
+    ASSERT_EQ(segments.segments.size(), 1u);
+    const std::uint32_t depth = segments.segments[0].depth;
+    ASSERT_GE(depth, kLess);
+    ASSERT_LE(depth, kMore);
+    between += static_cast<std::uint64_t>(depth > kLess && depth < kMore);
+    const std::size_t verified = index->VerifiedGpuDepth(slot, chain, 0, depth);
+    ASSERT_GE(verified, kLess);
+    ASSERT_LE(verified, depth);
+  }
+  RecordProperty("seen_between", static_cast<int>(between));
 }
 
 }  // namespace

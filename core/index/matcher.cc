@@ -146,17 +146,36 @@ bool Matcher::Restrict(std::size_t position, SetId id, MatchSegments* result) {
   return any_held != 0;
 }
 
-bool Matcher::Search(MatchSegments* result) {
-  // A round's positions and their hashes, and what is found between them, from left to right.
-  constexpr std::size_t kMost = kRoundPositions + kFan;
-  std::array<std::uint32_t, kMost> positions;
-  std::array<ChainHash, kMost> hashes;
-  std::size_t count = 0;
-  const auto look_at = [&](std::uint32_t position) {
-    positions[count] = position;
-    hashes[count++] = chain_[position];
+void Matcher::LookAt(Round* round) const {
+  std::array<const Bucket*, kMostPositions> homes;
+  const std::size_t count = round->count;
+  for (std::size_t i = 0; i < count; ++i) {
+    homes[i] = table_.PlaceToRead(chain_[round->positions[i]]).home;
+  }
+  struct Later {
+    std::size_t i;
+    std::uint32_t control;
   };
-  std::array<Interval, 2 * kMost> found;
+  std::array<Later, kMostPositions> later;  // to be looked for after the home bucket
+  std::size_t laters = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const ChainHash hash = chain_[round->positions[i]];
+    const std::uint32_t control = homes[i]->Control();
+    round->ids[i] = homes[i]->Find(control, hash);
+    if (round->ids[i] == kEmptySet && Bucket::MayLieLater(control, hash)) {
+      BucketTable::PrefetchLater(homes[i], control);
+      later[laters++] = {i, control};
+    }
+  }
+  for (std::size_t k = 0; k < laters; ++k) {
+    const std::size_t i = later[k].i;
+    round->ids[i] = BucketTable::FindLater(homes[i], later[k].control, chain_[round->positions[i]]);
+  }
+}
+
+bool Matcher::Search(MatchSegments* result) {
+  // What is found between a round's positions, from left to right.
+  std::array<Interval, 2 * kMostPositions> found;
   std::size_t found_count = 0;
   Interval now;  // from the position looked at last
   const auto note = [&](std::uint32_t position, SetId id) {
@@ -169,16 +188,17 @@ bool Matcher::Search(MatchSegments* result) {
   };
 
   const auto n = static_cast<std::uint32_t>(chain_.size());
-  look_at(0);
+  Round round;
+  round.Add(0);
   for (std::uint64_t at = kFirstStep; at + 1 < n; at *= kStepGrowth) {
-    look_at(static_cast<std::uint32_t>(at));
+    round.Add(static_cast<std::uint32_t>(at));
   }
-  if (n > 1) look_at(n - 1);
-  Walk first(table_, {hashes.data(), count}, 0, count);
-  now = {.low = 0, .high = 0, .low_id = first.Next(), .high_id = kEmptySet};
+  if (n > 1) round.Add(n - 1);
+  LookAt(&round);
+  now = {.low = 0, .high = 0, .low_id = round.ids[0], .high_id = kEmptySet};
   if (!Start(now.low_id, result)) return gpu_only_;
-  for (std::size_t i = 1; i < count && now.low_id != kEmptySet; ++i) {
-    note(positions[i], first.Next());
+  for (std::size_t i = 1; i < round.count && now.low_id != kEmptySet; ++i) {
+    note(round.positions[i], round.ids[i]);
   }
 
   std::array<Interval, kIntervals> left;  // to be resolved, the leftmost last
@@ -191,22 +211,25 @@ bool Matcher::Search(MatchSegments* result) {
       if (!Restrict(change.high, change.high_id, result)) return gpu_only_;
     }
     if (left_count == 0) break;
-    count = 0;
+    round.count = 0;
     std::size_t begin = left_count;
     do {
       const Interval& wide = left[--begin];
       const std::uint32_t step = (wide.high - wide.low + kFan) / (kFan + 1);
-      for (std::uint32_t at = wide.low + step; at < wide.high; at += step) look_at(at);
+      for (std::uint32_t at = wide.low + step; at < wide.high; at += step) round.Add(at);
       // One at a time when there is little room: its parts are resolved before the next.
-    } while (begin > 0 && count < kRoundPositions && left_count - begin < kRoundPositions &&
+    } while (begin > 0 && round.count < kRoundPositions && left_count - begin < kRoundPositions &&
              left_count < kIntervals / 2);
-    Walk walk(table_, {hashes.data(), count}, 0, count);
+    LookAt(&round);
     std::size_t i = 0;
     for (; left_count > begin; --left_count) {
       now = left[left_count - 1];
-      const Interval wide = now;
-      for (; i < count && positions[i] < wide.high; ++i) note(positions[i], walk.Next());
-      note(wide.high, wide.high_id);
+      const std::uint32_t high = now.high;
+      const SetId high_id = now.high_id;
+      for (; i < round.count && round.positions[i] < high; ++i) {
+        note(round.positions[i], round.ids[i]);
+      }
+      note(high, high_id);
     }
   }
   Lose(n, kEmptySet, result);

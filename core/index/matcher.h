@@ -108,6 +108,16 @@ class Matcher {
   static constexpr std::uint32_t kFan = 5;
   // Positions looked at in one round, but for those of its last interval.
   static constexpr std::size_t kRoundPositions = 32;
+  static constexpr std::size_t kMostPositions = kRoundPositions + kFan;
+  struct Round {
+    std::size_t count = 0;
+    std::array<std::uint32_t, kMostPositions> positions;
+    std::array<SetId, kMostPositions> ids;
+
+    void Add(std::uint32_t position) { positions[count++] = position; }
+  };
+  // Fills in the sets. All cache misses of a round overlap.
+  void LookAt(Round* round) const;
   // Intervals kept for later. Each round makes an interval six times narrower or resolves it.
   static constexpr std::size_t kIntervals = 512;
   // The running mask becomes what the set holds of it; what that loses, if anything, is a segment.

@@ -1,176 +1,31 @@
 #include "client/agent/publish/publisher.h"
 
 #include <atomic>
-#include <fstream>
-#include <functional>
-#include <memory>
 #include <numeric>
-#include <sstream>
 #include <string>
-#include <thread>
-#include <utility>
 #include <vector>
 
-#include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "client/agent/publish/router_channel.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/agent/publish/fake_router.h"
+#include "tests/client/agent/publish/publisher_fixture.h"
 #include "tests/testing/status_matchers.h"
 
 namespace warmpath {
 namespace {
 
+using testing::Driven;
 using testing::FakeRouter;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::RouterModel;
-
-// The publisher with a thread that plays the engine thread.
-class Driven {
- public:
-  explicit Driven(const FakeRouter& router, SessionOptions session = {}, RouterOptions how = {}) {
-    PublisherOptions options;
-    options.router = router.address();
-    options.worker = "w";
-    options.session = session;
-    options.first_backoff = absl::Milliseconds(5);
-    options.max_backoff = absl::Milliseconds(50);
-    options.refused_backoff = absl::Milliseconds(50);
-    how.address = router.address();
-    auto channel = MakeRouterChannel(how);
-    publisher_ = std::make_unique<Publisher>(options, *channel, SystemClock(), 1, [this] {
-      absl::MutexLock lock(&mu_);
-      wake_ = true;
-    });
-    register_.set_worker_id("w");
-    v1::RankInfo* info = register_.add_ranks();
-    info->set_epoch(100);
-    info->set_has_events(true);
-    thread_ = std::thread([this] { Run(); });
-  }
-  ~Driven() { Stop(); }
-
-  void Stop() {
-    {
-      absl::MutexLock lock(&mu_);
-      stop_ = true;
-      wake_ = true;
-    }
-    if (thread_.joinable()) thread_.join();
-    publisher_.reset();
-  }
-
-  // On the engine thread; waits for it.
-  void Do(std::function<void()> work) {
-    absl::Notification done;
-    {
-      absl::MutexLock lock(&mu_);
-      if (stop_) return;
-      work_ = [&] {
-        work();
-        done.Notify();
-      };
-      wake_ = true;
-    }
-    done.WaitForNotification();
-  }
-  void Announce() {
-    Do([this] { publisher_->SetRegister(register_); });
-  }
-  void Change(std::vector<ChainHash> removed, std::vector<ChainHash> stored) {
-    Do([&] {
-      for (const ChainHash hash : removed) held_.erase(hash);
-      for (const ChainHash hash : stored) held_.insert(hash);
-      ++seq_;
-      const BlockChanges changes{.removed = removed, .stored = stored};
-      publisher_->Offer(0, {&changes, 1}, seq_, /*no_holes=*/false);
-    });
-  }
-  void NewEpoch(Epoch epoch) {
-    Do([&] {
-      held_.clear();
-      publisher_->NewEpoch(0, epoch);
-    });
-  }
-
-  Publisher& publisher() { return *publisher_; }
-  v1::Register& registration() { return register_; }
-  const RouterModel::Set& held() const { return held_; }
-  std::vector<PublisherEvent> events() {
-    absl::MutexLock lock(&mu_);
-    return events_;
-  }
-  bool AwaitEvents(std::size_t n) {
-    absl::MutexLock lock(&mu_);
-    const std::pair<std::vector<PublisherEvent>*, std::size_t> both(&events_, n);
-    return mu_.AwaitWithTimeout(
-        absl::Condition(
-            +[](const std::pair<std::vector<PublisherEvent>*, std::size_t>* p) {
-              return p->first->size() >= p->second;
-            },
-            &both),
-        absl::Seconds(15));
-  }
-
- private:
-  void Run() {
-    while (true) {
-      std::function<void()> work;
-      {
-        absl::MutexLock lock(&mu_);
-        mu_.AwaitWithTimeout(absl::Condition(&wake_), absl::Milliseconds(10));
-        wake_ = false;
-        work = std::exchange(work_, nullptr);
-        if (stop_) return;
-      }
-      // Without the lock: the publisher wakes us under its own.
-      if (work) work();
-      publisher_->Tick();
-      std::vector<PublisherEvent> events = publisher_->TakeEvents();
-      {
-        absl::MutexLock lock(&mu_);
-        events_.insert(events_.end(), events.begin(), events.end());
-      }
-      if (!give_snapshots) continue;
-      while (const auto rank = publisher_->SnapshotWanted()) {
-        RankSnapshot snapshot{.rank = *rank, .engine_seq = seq_};
-        for (const ChainHash hash : held_) {
-          snapshot.held[0].push_back(hash);
-          snapshot.digests[0].Insert(hash);
-        }
-        publisher_->GiveSnapshot(std::move(snapshot));
-      }
-    }
-  }
-
- public:
-  std::atomic<bool> give_snapshots = true;
-
- private:
-  absl::Mutex mu_;
-  bool wake_ = false;
-  bool stop_ = false;
-  std::function<void()> work_;
-  std::vector<PublisherEvent> events_;
-  std::unique_ptr<Publisher> publisher_;
-  v1::Register register_;
-  RouterModel::Set held_;  // changed in Do, read by the thread
-  std::uint64_t seq_ = 0;
-  std::thread thread_;
-};
+using testing::Serve;
 
 std::vector<ChainHash> Range(ChainHash from, std::size_t n) {
   std::vector<ChainHash> hashes(n);
   std::iota(hashes.begin(), hashes.end(), from);
   return hashes;
-}
-
-grpc::Status Serve(FakeRouter::Stream& stream) {
-  if (!stream.Accept()) return grpc::Status::OK;
-  return stream.Serve();
 }
 
 class PublisherTest : public ::testing::Test {
@@ -435,68 +290,6 @@ TEST_F(PublisherTest, EndsCleanlyInAnyState) {
     Driven driven(router_);  // nobody there
     driven.Announce();
   }
-}
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-// What leaves the node is encrypted, and both ends know each other.
-TEST(PublisherTlsTest, RegistersOverTlsWithBothSidesVerified) {
-  const std::string folder = WARMPATH_TEST_DATA "/tls/";
-  grpc::SslServerCredentialsOptions tls(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  tls.pem_root_certs = ReadFile(folder + "ca.pem");
-  tls.pem_key_cert_pairs.push_back(
-      {ReadFile(folder + "router.key"), ReadFile(folder + "router.pem")});
-  FakeRouter router(grpc::SslServerCredentials(tls));
-  router.AddScript(&Serve);
-  const RouterOptions good{.address = "",
-                           .ca_file = folder + "ca.pem",
-                           .cert_file = folder + "agent.pem",
-                           .key_file = folder + "agent.key",
-                           .server_name = ""};
-  const auto last_error = [&router](const RouterOptions& how) {
-    Driven driven(router, {}, how);
-    driven.Announce();
-    const absl::Time deadline = absl::Now() + absl::Seconds(15);
-    while (driven.publisher().View().last_error.empty() && absl::Now() < deadline) {
-      absl::SleepFor(absl::Milliseconds(2));
-    }
-    return driven.publisher().View().last_error;
-  };
-  {
-    Driven driven(router, {}, good);
-    driven.Announce();
-    driven.Change({}, {1, 2});
-    ASSERT_TRUE(router.Await([&](RouterModel& model) { return model.held() == driven.held(); }));
-  }
-  RouterOptions named = good;
-  named.server_name = "router.test";
-  {
-    Driven driven(router, {}, named);
-    driven.Announce();
-    EXPECT_TRUE(driven.AwaitEvents(1));
-  }
-  const int streams = router.streams();
-  EXPECT_NE(last_error({}), "") << "plaintext";
-  RouterOptions other_name = good;
-  other_name.server_name = "somebody.else";
-  EXPECT_NE(last_error(other_name), "");
-  RouterOptions nobody = good;
-  nobody.cert_file.clear();
-  nobody.key_file.clear();
-  EXPECT_NE(last_error(nobody), "") << "no certificate of the agent's own";
-  EXPECT_EQ(router.streams(), streams);
-}
-
-TEST(RouterChannelTest, NamesTheFileThatCanNotBeRead) {
-  EXPECT_THAT(MakeRouterChannel({.address = "a:1", .ca_file = "/nonexistent.pem"}),
-              testing::StatusIs(absl::StatusCode::kNotFound, HasSubstr("router-ca")));
-  EXPECT_THAT(MakeRouterChannel({.address = "a:1", .cert_file = "/x", .key_file = "/y"}),
-              testing::StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("router-cert")));
 }
 
 }  // namespace

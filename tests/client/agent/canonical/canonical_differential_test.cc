@@ -320,7 +320,7 @@ void RunLossySeed(std::uint64_t seed, std::uint32_t routing_block, std::uint64_t
 
 TEST_P(CanonicalDifferentialTest, HolesAreCountedAsHeld) {
   std::uint64_t holes = 0;
-  for (std::uint64_t seed = 1; seed <= 500; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 150; ++seed) {
     SCOPED_TRACE(seed);
     RunLossySeed(seed, GetParam(), &holes);
     if (::testing::Test::HasFatalFailure()) return;
@@ -332,7 +332,7 @@ TEST_P(CanonicalDifferentialTest, HolesAreCountedAsHeld) {
 TEST_P(CanonicalDifferentialTest, NoHoleOfSeveralGroupsIsMissed) {
   int whole = 0;
   int holed = 0;
-  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     Random random(seed);
     SimulatedEngine engines[] = {{random, 30}, {random, 30}};
     CanonicalOptions options;

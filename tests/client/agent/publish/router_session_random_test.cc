@@ -60,7 +60,7 @@ TEST(RouterSessionRandomTest, AnyCourseOfEventsEndsInEqualState) {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Random random(seed);
-    RouterSession session({.window = 1 + random.Below(6), .max_pending = 4096}, seed);
+    RouterSession session({.window = 1 + random.Below(6), .max_pending = 400}, seed);
     v1::Register registration;
     for (Rank rank = 0; rank < 2; ++rank) {
       registration.add_ranks()->set_rank(rank);
@@ -162,8 +162,8 @@ TEST(RouterSessionRandomTest, AnyCourseOfEventsEndsInEqualState) {
         default: {
           const RouterModel::Set before = held[rank];
           const bool flood = random.Below(40) == 0;
-          for (std::uint64_t i = 0; i < (flood ? 500 : random.Below(20)); ++i) {
-            const ChainHash hash = random.Below(flood ? 20000 : 200);
+          for (std::uint64_t i = 0; i < (flood ? 100 : random.Below(20)); ++i) {
+            const ChainHash hash = random.Below(flood ? 2000 : 200);
             // Mostly with all that it hangs on, or all that hangs on it.
             const bool alone = random.Below(300) == 0;
             if (held[rank].contains(hash)) {

@@ -89,10 +89,10 @@ absl::StatusOr<warmpath::v1::PickRequest> BuildPick() {
   if (!absl::GetFlag(FLAGS_tokens_file).empty()) {
     auto content = ReadFile(absl::GetFlag(FLAGS_tokens_file));
     if (!content.ok()) return content.status();
-    const absl::Status status = FillTokens(*content, &request);
+    absl::Status status = FillTokens(*content, &request);
     if (!status.ok()) return status;
   } else if (!absl::GetFlag(FLAGS_tokens).empty()) {
-    const absl::Status status = FillTokens(absl::GetFlag(FLAGS_tokens), &request);
+    absl::Status status = FillTokens(absl::GetFlag(FLAGS_tokens), &request);
     if (!status.ok()) return status;
   } else if (!absl::GetFlag(FLAGS_body_file).empty()) {
     auto content = ReadFile(absl::GetFlag(FLAGS_body_file));
@@ -141,7 +141,7 @@ absl::Status Repeat(const warmpath::ctl::Context& context, const std::string& co
                     const std::string& argument, absl::Duration period) {
   absl::Time next = absl::Now();
   while (true) {
-    const absl::Status status = RunCommand(context, command, argument);
+    absl::Status status = RunCommand(context, command, argument);
     if (absl::IsInvalidArgument(status)) return status;
     if (!status.ok()) PrintError(status);
     context.out->flush();

@@ -31,9 +31,12 @@ inline absl::Status Annotate(const absl::Status& status, std::string_view contex
 #define WARMPATH_CONCAT_(a, b) WARMPATH_CONCAT_INNER_(a, b)
 #define WARMPATH_ASSIGN_OR_RETURN(lhs, expr) \
   WARMPATH_ASSIGN_OR_RETURN_IMPL_(WARMPATH_CONCAT_(warmpath_statusor_, __LINE__), lhs, expr)
+// `tmp` is declared here, and `lhs` may declare something: neither can stand in parentheses.
+// NOLINTBEGIN(bugprone-macro-parentheses)
 #define WARMPATH_ASSIGN_OR_RETURN_IMPL_(tmp, lhs, expr) \
   auto tmp = (expr);                                    \
   if (!tmp.ok()) return tmp.status();                   \
   lhs = *std::move(tmp)
+// NOLINTEND(bugprone-macro-parentheses)
 
 #endif  // WARMPATH_CORE_BASE_STATUS_H_

@@ -79,9 +79,10 @@ class LoadsNow {
                   terms_.output_tokens * (load.inflight - static_cast<double>(line.announced))
             : terms_.output_tokens * load.inflight;
     // Both conversions through signed numbers, which is one instruction: the bounds on reservations
-    // and their tokens keep all of it far below 2^63.
+    // and their tokens keep all of it far below 2^63. Rounded by hand, for lround is a call.
     load.kv_tokens =
         line.open_blocks * terms_.block_size + line.loose_tokens +
+        // NOLINTNEXTLINE(bugprone-incorrect-roundings)
         static_cast<std::uint64_t>(static_cast<std::int64_t>(std::max(0.0, outputs) + 0.5));
     return load;
   }

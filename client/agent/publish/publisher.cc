@@ -56,6 +56,7 @@ class Publisher::Stream final : public grpc::ClientBidiReactor<v1::WorkerUpdate,
   void OnWriteDone(bool ok) override { owner_->OnWritten(ok); }
   void OnDone(const grpc::Status& status) override {
     Publisher* const owner = owner_;
+    // NOLINTNEXTLINE(performance-unnecessary-copy-initialization): it may go with this object.
     const grpc::Status copy = status;
     // Before the owner hears of it: its destructor may be waiting to take the channel away. Reads
     // have ended, so the owner does not touch this object any more.

@@ -152,9 +152,8 @@ class Index {
   virtual ApplyResult Apply(Slot slot, Tier tier, std::span<const ChainHash> removed,
                             std::span<const ChainHash> stored) = 0;
 
-  // Depth of every open slot along the chain. From result->exact_to on it may over-credit a slot
-  // that lost the middle of a chain and kept its tail: verify the winner before it is
-  // reserved.
+  // Depth of every open slot along the chain. Past result->exact_to it may over-credit a slot that
+  // may have holes: verify the winner before it is reserved.
   virtual void Match(std::span<const ChainHash> chain, MatchResult* result) const = 0;
 
   // The gpu_depth part of Match, by segments; the same bounds on its truth. True when it met no

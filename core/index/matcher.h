@@ -1,16 +1,17 @@
 // How far do the slots hold a chain? The reading side of the index.
 //
-// The first blocks of a chain are looked at one by one, which is cheap because their cache lines
-// are fetched ahead and because entries with the same set id have the same members: nothing else
-// is compared. It costs no more than the verification of a winner, which touches the same cache
-// lines, and makes that unnecessary. What lies beyond the exact blocks is searched: while the
-// running intersection of sets loses nothing the matcher gallops on, and where something is lost it
-// bisects to the place. A handful of further cache misses answers for a chain of any length.
+// Entries with the same set id have the same members, so that ids are compared and little else.
 //
-// A position that was jumped over is taken to hold what its neighbours hold. Content that was
-// evicted from the tail, as engines do, makes this exact; a slot with a hole in the middle may be
-// credited past it. It is never credited less than it holds: every depth given is a position at
-// which the slot was seen to be missing, or the chain's end.
+// Where no slot has holes (Index::SetMayHaveHoles), a chain is searched: at a few positions, then
+// between those whose ids differ. A handful of cache misses answers for a chain of any length. A
+// position that was jumped over is taken to hold what its neighbours hold, which is exact; a few
+// slots that may have holes are borne with, and may be credited past them. Never less than they
+// hold: every depth given is a position at which the slot was seen to be missing, or the chain's
+// end.
+//
+// Otherwise the first blocks are looked at one by one, with their cache lines fetched ahead: no
+// more than the verification of a winner would touch. What lies beyond is searched by galloping
+// while the running intersection of sets loses nothing, and by bisecting where it does.
 #ifndef WARMPATH_CORE_INDEX_MATCHER_H_
 #define WARMPATH_CORE_INDEX_MATCHER_H_
 

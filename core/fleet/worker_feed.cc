@@ -254,7 +254,7 @@ absl::Status StreamFeed::Apply(const CacheDeltaUpdate& update) {
   Count(stats.blocks_stored, result.stored);
   Count(stats.blocks_removed, result.removed);
   Count(stats.removed_missing, result.removed_missing);
-  if (result.refused > 0) {
+  if (result.refused > 0 || result.not_removed > 0) {
     record_->DoubtHoles(*feed);
     record_->MarkIndexFull(*feed, now());
   }
@@ -281,23 +281,32 @@ absl::Status StreamFeed::Apply(const ClearedUpdate& update) {
   if (others == 0) fresh = pool().index().OpenSlot();
   Advance(*feed, update.engine_seq, /*changed=*/true);
   if (fresh.ok()) {
+    // What of the GPU tier never arrived does not arrive because another tier is empty.
+    const bool doubted = feed->holes_doubted && update.tier != Tier::kGpu;
     record_->ReplaceSlot(*feed, *fresh, /*no_holes=*/true);
+    if (doubted) record_->DoubtHoles(*feed);
   } else {
-    RemoveTier(*feed, update.tier);
-    if (update.tier == Tier::kGpu) record_->SetMayHaveHoles(*feed, false);
+    if (!RemoveTier(*feed, update.tier)) {
+      record_->DoubtHoles(*feed);
+      record_->MarkIndexFull(*feed, now());
+    } else if (update.tier == Tier::kGpu) {
+      record_->SetMayHaveHoles(*feed, false);
+    }
     record_->Publish(*feed);
   }
   return absl::OkStatus();
 }
 
-void StreamFeed::RemoveTier(TargetFeed& feed, Tier tier) {
+bool StreamFeed::RemoveTier(TargetFeed& feed, Tier tier) {
   std::vector<ChainHash> hashes;
   pool().index().ForEach(feed.slot, tier, [&hashes](ChainHash hash) { hashes.push_back(hash); });
   const std::span<const ChainHash> all(hashes);
+  bool whole = true;
   for (std::size_t at = 0; at < all.size(); at += kMaxHashesPerMessage) {
     const std::size_t n = std::min(kMaxHashesPerMessage, all.size() - at);
-    pool().index().Apply(feed.slot, tier, all.subspan(at, n), {});
+    whole = pool().index().Apply(feed.slot, tier, all.subspan(at, n), {}).not_removed == 0 && whole;
   }
+  return whole;
 }
 
 absl::Status StreamFeed::Apply(const NewEpochUpdate& update) {

@@ -54,7 +54,8 @@ class StreamFeed final : public WorkerFeed {
   // A message that brings the state to `engine_seq`; `changed`: it changed what is held.
   void Advance(TargetFeed& feed, std::optional<std::uint64_t> engine_seq, bool changed)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(record_->mu);
-  void RemoveTier(TargetFeed& feed, Tier tier) ABSL_EXCLUSIVE_LOCKS_REQUIRED(record_->mu);
+  // False if some are still held.
+  bool RemoveTier(TargetFeed& feed, Tier tier) ABSL_EXCLUSIVE_LOCKS_REQUIRED(record_->mu);
   bool AuditMatches(const TargetFeed& feed, const HeartbeatUpdate& update)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(record_->mu);
   void Audit(TargetFeed& feed, const HeartbeatUpdate& update)

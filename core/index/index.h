@@ -102,6 +102,7 @@ struct ApplyResult {
   std::uint32_t removed = 0;
   std::uint32_t removed_missing = 0;  // was not held: counted, no error
   std::uint32_t refused = 0;          // not stored: the index is at its memory bound
+  std::uint32_t not_removed = 0;      // still held: no memory for the set without the slot
 
   friend bool operator==(const ApplyResult&, const ApplyResult&) = default;
 };
@@ -142,10 +143,11 @@ class Index {
 
   // A slot has a hole where its GPU tier lacks a block of a chain and holds a later one. A new slot
   // counts as one that may have holes; whoever feeds it takes that back once what it holds is known
-  // to have none, and says so again before a change that may make one. While it may have none,
-  // every call of Apply leads from contents without holes to such contents, in whatever order it is
-  // told the blocks; then a match may jump over blocks and still be exact: it credits no more than
-  // the slot held before or after a change that was under way. No-op for a slot that is not open.
+  // to have none, and says so again before a change that may make one. While it counts as one that
+  // has none, each block is at any time as in some contents without holes that the slot had or
+  // gets, however the change between them is cut into calls of Apply, in whatever order. Then a
+  // match may jump over blocks and still be exact: it credits no more than the larger of the two.
+  // No-op for a slot that is not open.
   virtual void SetMayHaveHoles(Slot slot, bool may) = 0;
 
   // Removes, then stores. A hash appears at most once in each span. REQUIRES: slot is open.
@@ -163,8 +165,9 @@ class Index {
   // As Match, but looks at every block: never over-credits.
   virtual void MatchExact(std::span<const ChainHash> chain, MatchResult* result) const = 0;
 
-  // Exact: the length of the run chain[from], chain[from + 1], ... that the slot holds in the GPU
-  // tier, looking at no block at or past `limit`. Returns a position in [from, limit].
+  // Exact, for a slot without holes as a match is: the length of the run chain[from], chain[from +
+  // 1], ... that the slot holds in the GPU tier, looking at no block at or past `limit`. Returns a
+  // position in [from, limit].
   virtual std::size_t VerifiedGpuDepth(Slot slot, std::span<const ChainHash> chain,
                                        std::size_t from, std::size_t limit) const = 0;
 

@@ -216,7 +216,9 @@ bool Matcher::Search(MatchSegments* result) {
     do {
       const Interval& wide = left[--begin];
       const std::uint32_t step = (wide.high - wide.low + kFan) / (kFan + 1);
-      for (std::uint32_t at = wide.low + step; at < wide.high; at += step) round.Add(at);
+      for (std::uint64_t at = std::uint64_t{wide.low} + step; at < wide.high; at += step) {
+        round.Add(static_cast<std::uint32_t>(at));
+      }
       // One at a time when there is little room: its parts are resolved before the next.
     } while (begin > 0 && round.count < kRoundPositions && left_count - begin < kRoundPositions &&
              left_count < kIntervals / 2);
@@ -244,8 +246,11 @@ bool Matcher::Gpu(std::size_t exact, MatchSegments* result) {
   result->words.resize(2 * words_);
   const std::uint64_t with_holes = slots_.holes_count();
   if (with_holes <= slots_.open_count() / kSearchShare) {
-    result->exact_to = with_holes == 0 ? n : 0;
-    return n == 0 || words_ == 0 || Search(result);
+    result->exact_to = n;
+    const bool gpu_only = n == 0 || words_ == 0 || Search(result);
+    // Asked again, since one may have been declared meanwhile.
+    if (with_holes > 0 || slots_.holes_count() > 0) result->exact_to = 0;
+    return gpu_only;
   }
   result->exact_to = std::min(n, exact);
   if (n == 0 || words_ == 0) return true;

@@ -35,8 +35,9 @@ class Matcher {
           std::span<const ChainHash> chain)
       : table_(table), sets_(sets), slots_(slots), chain_(chain), words_(slots.words()) {}
 
-  // Fills `result`. Looks at each of the first `exact` blocks, > 0. False when it met a member of
-  // another tier than the GPU: the segments are right, but do not tell all that Match must.
+  // Fills `result`. Looks at each of the first `exact` blocks, > 0, unless it may search. False
+  // when it met a member of another tier than the GPU: the segments are right, but do not tell all
+  // that Match must.
   bool Gpu(std::size_t exact, MatchSegments* result);
 
   // Fills `result` with all tiers. Looks at each of the first `exact` blocks.

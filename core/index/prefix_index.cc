@@ -106,7 +106,8 @@ ApplyResult PrefixIndex::Apply(Slot slot, Tier tier, std::span<const ChainHash> 
           .already_stored = come.unchanged,
           .removed = gone.changed,
           .removed_missing = gone.unchanged,
-          .refused = come.refused};
+          .refused = come.refused,
+          .not_removed = gone.refused};
 }
 
 template <bool kAdd>

@@ -31,7 +31,7 @@ class EventDepths {
   void Match(const Index& index, std::span<const ChainHash> chain, bool slow_tiers);
   // Blocks in the GPU.
   std::uint32_t Of(Slot slot) const { return slot < depth_.size() ? depth_[slot] : 0; }
-  // How many of a slot's blocks were looked at one by one when they were matched.
+  // How many of a slot's blocks are known for certain, as of the match.
   std::uint32_t SeenOf(Slot slot) const {
     return static_cast<std::uint32_t>(std::min<std::size_t>(Of(slot), match_.exact_to));
   }

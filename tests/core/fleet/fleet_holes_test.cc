@@ -165,6 +165,14 @@ TEST_F(HolesTest, ClearedAlsoEndsADoubt) {
   EXPECT_FALSE(MayHave(0));
 }
 
+TEST_F(HolesTest, AnotherTierThatIsClearedEndsNone) {
+  Start({});
+  agent_.Skip();
+  ASSERT_THAT(agent_.Cleared(Tier::kDisk, 12), IsOk());
+  EXPECT_TRUE(MayHave(0)) << "what was lost is not known to have been in that tier";
+  ExpectSticky();
+}
+
 TEST_F(HolesTest, AClearedTierBesideOthersIsEmptyToo) {
   Start({1, 2});
   ASSERT_THAT(agent_.Delta({}, {7}, 11, Tier::kHost), IsOk());
@@ -230,6 +238,41 @@ TEST(HolesOrderTest, RaisedBeforeAChangeTakenBackAfterIt) {
   agent.Skip();
   ASSERT_THAT(agent.Delta({}, {4}, 15), IsOk());
   EXPECT_THAT(calls, ElementsAre("may have", "apply"));
+}
+
+// Has no memory for what is left without a block.
+class StuckIndex final : public ForwardingIndex {
+ public:
+  ApplyResult Apply(Slot slot, Tier tier, std::span<const ChainHash> removed,
+                    std::span<const ChainHash> stored) override {
+    ApplyResult result = ForwardingIndex::Apply(slot, tier, {}, stored);
+    result.not_removed = static_cast<std::uint32_t>(removed.size());
+    return result;
+  }
+};
+
+TEST(HolesInAStuckIndexTest, ARemovalThatFailsIsDoubt) {
+  FleetHarness fleet({}, [](const IndexOptions&) { return std::make_unique<StuckIndex>(); });
+  TestAgent agent(*fleet, MakeRegistration("w"));
+  ASSERT_THAT(agent.Register(), IsOk());
+  agent.SayNoHoles(true);
+  ASSERT_THAT(agent.Snapshot({1, 2}, 10), IsOk());
+  ASSERT_FALSE(fleet.View("w")->may_have_holes);
+  ASSERT_THAT(agent.Delta({2}, {}, 11), IsOk());
+  EXPECT_TRUE(fleet.View("w")->may_have_holes);
+  EXPECT_EQ(fleet.Look("w").causes, "index_full");
+}
+
+TEST(HolesInAStuckIndexTest, SoIsATierThatCanNotBeCleared) {
+  FleetHarness fleet({}, [](const IndexOptions&) { return std::make_unique<StuckIndex>(); });
+  TestAgent agent(*fleet, MakeRegistration("w"));
+  ASSERT_THAT(agent.Register(), IsOk());
+  agent.SayNoHoles(true);
+  ASSERT_THAT(agent.Snapshot({1, 2}, 10), IsOk());
+  ASSERT_THAT(agent.Delta({}, {7}, 11, Tier::kHost), IsOk());
+  ASSERT_THAT(agent.Cleared(Tier::kGpu, 12), IsOk());
+  EXPECT_TRUE(fleet.View("w")->may_have_holes);
+  EXPECT_EQ(fleet.Look("w").causes, "index_full");
 }
 
 class HolesInAFullIndexTest : public ::testing::Test {

@@ -148,6 +148,7 @@ class RouterSession {
     std::string snapshot_reason = "register";
     absl::Time snapshot_not_before = absl::InfinitePast();
     std::optional<std::uint64_t> seq_sent;  // engine sequence
+    bool no_holes_sent = false;             // as the last message said
     absl::Time seq_sent_at = absl::InfinitePast();
 
     std::optional<RankLoad> load;

@@ -216,6 +216,7 @@ bool RouterSession::NextQueued(absl::Time now, v1::WorkerUpdate* out) {
     message->set_engine_seq_valid(true);
   }
   state.seq_sent_at = now;
+  state.no_holes_sent = message->no_holes();
   message->set_delta_seq(Number(message->rank(), now));
   unacked_.back().delta = *message;
   ++counts_.deltas;
@@ -259,9 +260,11 @@ bool RouterSession::NextSequence(absl::Time now, v1::WorkerUpdate* out) {
   for (auto& [rank, state] : ranks_) {
     if (state.held == Held::kNo || !IsDrained(rank)) continue;
     const std::optional<std::uint64_t> seq = coalescer_.EngineSeq(rank);
-    if (!seq || seq == state.seq_sent || now - state.seq_sent_at < options_.sequence_interval) {
-      continue;
-    }
+    const bool due =
+        seq && seq != state.seq_sent && now - state.seq_sent_at >= options_.sequence_interval;
+    // What was left of a change was undone before it went out: the part that did go has holes now.
+    const bool wrong = state.no_holes_sent && !coalescer_.NoHoles(rank);
+    if (!due && !wrong) continue;
     QueuePiece(DeltaPiece{.rank = rank,
                           .tier = Tier::kGpu,
                           .removed = {},
@@ -320,6 +323,7 @@ bool RouterSession::NextSnapshotPart(absl::Time now, v1::WorkerUpdate* out) {
   message->set_engine_seq(seq.value_or(0));
   message->set_engine_seq_valid(seq.has_value());
   message->set_no_holes(sending_->snapshot.no_holes);
+  state.no_holes_sent = sending_->snapshot.no_holes;
   state.seq_sent = seq;
   state.held = Held::kSnapshotSent;
   state.snapshot_end = message->delta_seq();

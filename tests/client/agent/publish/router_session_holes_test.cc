@@ -62,6 +62,27 @@ TEST_F(RouterSessionTest, PartsOfAPieceSayNoHolesOnlyIfThereWereNone) {
   EXPECT_THAT(said_, ElementsAre(false, false));
 }
 
+TEST_F(RouterSessionTest, WhatIsLeftOfAChangeThatWasUndoneIsNamedAtOnce) {
+  no_holes_ = {true};
+  Begin(7);
+  Write();
+  said_.clear();
+  const std::vector<ChainHash> all = Range(1, 5000);
+  Change({}, all);
+  ASSERT_EQ(Write(1), 1);
+  // Half of it went out; now the engine takes back just the other half.
+  std::vector<ChainHash> rest;
+  for (const ChainHash hash : all) {
+    if (!model_.held(0).contains(hash)) rest.push_back(hash);
+  }
+  ASSERT_FALSE(rest.empty());
+  no_holes_ = {false};
+  Change(std::move(rest), {});
+  ASSERT_EQ(Write(), 1) << "without waiting for a sequence to be due, and once";
+  EXPECT_THAT(said_, ElementsAre(true, false));
+  ExpectEqual();
+}
+
 TEST_F(RouterSessionTest, ThePartsThatMakeUpForABrokenStreamPromiseNothingButTheLast) {
   no_holes_ = {true};
   Begin(7);

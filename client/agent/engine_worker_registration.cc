@@ -67,6 +67,7 @@ void EngineWorker::OnEngineProcess(const EngineReport& report) {
 void EngineWorker::Announce() {
   if (!facts_) return;
   std::vector<Epoch> epochs;
+  epochs.reserve(ranks_.size());
   for (const RankState& rank : ranks_) epochs.push_back(rank.epoch);
   const v1::Register message = MakeRegister(config_, *facts_, instance_, epochs);
   for (const auto& publisher : publishers_) publisher->SetRegister(message);

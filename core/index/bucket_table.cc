@@ -141,12 +141,12 @@ BucketTable::Segment* BucketTable::NewSegment(std::uint32_t pages, int depth, Me
   segment->limit = Limit(pages, packing());
   Bucket* const buckets = segment->buckets();
   for (std::uint32_t i = 0; i < segment->all_buckets(); ++i) (new (buckets + i) Bucket)->Clear();
-  capacity_.fetch_add(segment->home_buckets * Bucket::kEntries, std::memory_order_relaxed);
+  capacity_.fetch_add(segment->room(), std::memory_order_relaxed);
   return segment;
 }
 
 void BucketTable::FreeSegment(Segment* segment) {
-  capacity_.fetch_sub(segment->home_buckets * Bucket::kEntries, std::memory_order_relaxed);
+  capacity_.fetch_sub(segment->room(), std::memory_order_relaxed);
   pages_->Free(segment, segment->pages);
 }
 
@@ -245,7 +245,7 @@ BucketTable::Resize BucketTable::Replace(Segment* old, std::uint64_t mixed,
     }
     if (CopyInto(old, first, second)) {
       Publish(mixed, old, first, second);
-      capacity_.fetch_sub(old->home_buckets * Bucket::kEntries, std::memory_order_relaxed);
+      capacity_.fetch_sub(old->room(), std::memory_order_relaxed);
       Retire(old, old->pages);
       return Resize::kDone;
     }

@@ -161,6 +161,7 @@ class BucketTable {
       entries.store(now, std::memory_order_relaxed);
       return now;
     }
+    std::uint64_t room() const { return std::uint64_t{home_buckets} * Bucket::kEntries; }
     Bucket* buckets() { return reinterpret_cast<Bucket*>(this + 1); }
     std::uint32_t all_buckets() const { return home_buckets + kTailBuckets; }
   };
@@ -175,6 +176,7 @@ class BucketTable {
            (reinterpret_cast<std::uintptr_t>(segment->buckets()) >> 6);
   }
   static Bucket* Buckets(Entry entry) {
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): the inverse of Pack
     return reinterpret_cast<Bucket*>((entry & ((std::uint64_t{1} << kAddressBits) - 1)) << 6);
   }
   static Segment* SegmentOf(Entry entry) { return reinterpret_cast<Segment*>(Buckets(entry)) - 1; }

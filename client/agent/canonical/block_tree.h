@@ -163,7 +163,7 @@ class BlockTree {
   void Resolve(Index top);
   void ResolveOne(Node& node);
   void HashOne(Node& node);
-  std::uint64_t RoutingBlockHash(const Node& node) const;
+  std::uint64_t RoutingBlockHash(const Node& last) const;
   // Makes the block the one that stands for its content in the tier. False: another engine hash
   // does already, so that neither is credited from now on.
   bool Claim(Index index, Tier tier);

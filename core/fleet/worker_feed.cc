@@ -254,10 +254,7 @@ absl::Status StreamFeed::Apply(const CacheDeltaUpdate& update) {
   Count(stats.blocks_stored, result.stored);
   Count(stats.blocks_removed, result.removed);
   Count(stats.removed_missing, result.removed_missing);
-  if (result.refused > 0 || result.not_removed > 0) {
-    record_->DoubtHoles(*feed);
-    record_->MarkIndexFull(*feed, now());
-  }
+  if (result.refused > 0 || result.not_removed > 0) record_->MarkIndexFull(*feed, now());
   if (update.no_holes) record_->SetMayHaveHoles(*feed, false);
   Advance(*feed, update.engine_seq, !update.removed.empty() || !update.stored.empty());
   record_->Publish(*feed);
@@ -287,7 +284,6 @@ absl::Status StreamFeed::Apply(const ClearedUpdate& update) {
     if (doubted) record_->DoubtHoles(*feed);
   } else {
     if (!RemoveTier(*feed, update.tier)) {
-      record_->DoubtHoles(*feed);
       record_->MarkIndexFull(*feed, now());
     } else if (update.tier == Tier::kGpu) {
       record_->SetMayHaveHoles(*feed, false);

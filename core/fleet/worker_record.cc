@@ -381,6 +381,7 @@ void WorkerRecord::EndTurn(TargetFeed& feed) {
 
 void WorkerRecord::MarkIndexFull(TargetFeed& feed, absl::Time now) {
   feed.router_causes.Set(FreshnessCause::kIndexFull);
+  DoubtHoles(feed);
   const std::int64_t seconds = std::int64_t{1} << std::min<std::uint32_t>(feed.full_attempts, 6);
   feed.full_not_before = now + absl::Seconds(std::min<std::int64_t>(seconds, 60));
   if (std::exchange(feed.full_listed, true)) return;

@@ -80,34 +80,11 @@ void Matcher::Walk::Fill() {
   ready_ = count;
 }
 
-bool Matcher::Covers(SetId id, const std::uint64_t* mask, std::uint64_t* scratch) {
-  if (id == kEmptySet) return false;
-  const SetNode& node = sets_.Node(id);
-  gpu_only_ = gpu_only_ && node.GpuOnly();
-  node.TierMask(0, scratch, words_);
-  for (std::size_t i = 0; i < words_; ++i) {
-    if ((mask[i] & ~scratch[i]) != 0) return false;
-  }
-  return true;
-}
-
-bool Matcher::Lose(std::size_t position, SetId id, MatchSegments* result) const {
+void Matcher::LoseAll(std::size_t position, MatchSegments* result) const {
   const std::size_t first_word = result->words.size();
   result->segments.push_back({static_cast<std::uint32_t>(position), first_word});
   result->words.resize(first_word + words_);
-  std::uint64_t* const held = result->words.data();
-  std::uint64_t* const lost = held + first_word;
-  if (id == kEmptySet) {
-    std::copy_n(held, words_, lost);
-    return false;
-  }
-  sets_.Node(id).TierMask(0, lost, words_);
-  for (std::size_t i = 0; i < words_; ++i) {
-    const std::uint64_t kept = held[i] & lost[i];
-    lost[i] = held[i] ^ kept;
-    held[i] = kept;
-  }
-  return AnyBit(held, words_);
+  std::copy_n(result->words.data(), words_, result->words.data() + first_word);
 }
 
 bool Matcher::Start(SetId id, MatchSegments* result) {
@@ -121,7 +98,10 @@ bool Matcher::Start(SetId id, MatchSegments* result) {
 }
 
 bool Matcher::Restrict(std::size_t position, SetId id, MatchSegments* result) {
-  if (id == kEmptySet) return Lose(position, id, result);
+  if (id == kEmptySet) {
+    LoseAll(position, result);
+    return false;
+  }
   const SetNode& node = sets_.Node(id);
   gpu_only_ = gpu_only_ && node.GpuOnly();
   const std::size_t first_word = result->words.size();
@@ -173,31 +153,48 @@ void Matcher::LookAt(Round* round) const {
   }
 }
 
-bool Matcher::Search(MatchSegments* result) {
+bool Matcher::WalkTo(std::size_t end, SetId* id, MatchSegments* result) {
+  Walk walk(table_, chain_, 0, end);
+  *id = walk.Next();
+  if (!Start(*id, result)) return false;
+  for (std::size_t i = 1; i < end; ++i) {
+    const SetId next = walk.Next();
+    if (next == *id) continue;
+    if (!Restrict(i, next, result)) return false;
+    *id = next;
+  }
+  return true;
+}
+
+bool Matcher::SearchFrom(std::size_t walked, SetId id, MatchSegments* result) {
   // What is found between a round's positions, from left to right.
   std::array<Interval, 2 * kMostPositions> found;
   std::size_t found_count = 0;
   Interval now;  // from the position looked at last
-  const auto note = [&](std::uint32_t position, SetId id) {
-    if (id != now.low_id) {
-      found[found_count++] = {now.low, position, now.low_id, id};
-      if (id != kEmptySet) sets_.Prefetch(id);
+  const auto note = [&](std::uint32_t position, SetId there) {
+    if (there != now.low_id) {
+      found[found_count++] = {now.low, position, now.low_id, there};
+      if (there != kEmptySet) sets_.Prefetch(there);
     }
     now.low = position;
-    now.low_id = id;
+    now.low_id = there;
   };
 
   const auto n = static_cast<std::uint32_t>(chain_.size());
+  const auto begin_at = static_cast<std::uint32_t>(walked == 0 ? 0 : walked - 1);
   Round round;
-  round.Add(0);
-  for (std::uint64_t at = kFirstStep; at + 1 < n; at *= kStepGrowth) {
-    round.Add(static_cast<std::uint32_t>(at));
+  if (walked == 0) round.Add(0);
+  for (std::uint64_t step = kFirstStep; begin_at + step + 1 < n; step *= kStepGrowth) {
+    round.Add(static_cast<std::uint32_t>(begin_at + step));
   }
-  if (n > 1) round.Add(n - 1);
+  if (n - begin_at > 1) round.Add(n - 1);
   LookAt(&round);
-  now = {.low = 0, .high = 0, .low_id = round.ids[0], .high_id = kEmptySet};
-  if (!Start(now.low_id, result)) return gpu_only_;
-  for (std::size_t i = 1; i < round.count && now.low_id != kEmptySet; ++i) {
+  if (walked == 0) {
+    id = round.ids[0];
+    if (!Start(id, result)) return false;
+  }
+  now = {.low = begin_at, .high = begin_at, .low_id = id, .high_id = kEmptySet};
+  for (std::size_t i = walked == 0 ? 1 : 0; i < round.count && now.low_id != kEmptySet; ++i) {
     note(round.positions[i], round.ids[i]);
   }
 
@@ -208,9 +205,9 @@ bool Matcher::Search(MatchSegments* result) {
     for (; left_count > 0 && left[left_count - 1].high - left[left_count - 1].low == 1;
          --left_count) {
       const Interval& change = left[left_count - 1];
-      if (!Restrict(change.high, change.high_id, result)) return gpu_only_;
+      if (!Restrict(change.high, change.high_id, result)) return false;
     }
-    if (left_count == 0) break;
+    if (left_count == 0) return true;
     round.count = 0;
     std::size_t begin = left_count;
     do {
@@ -234,78 +231,25 @@ bool Matcher::Search(MatchSegments* result) {
       note(high, high_id);
     }
   }
-  Lose(n, kEmptySet, result);
-  return gpu_only_;
 }
 
 bool Matcher::Gpu(std::size_t exact, MatchSegments* result) {
   const std::size_t n = chain_.size();
   result->segments.clear();
   result->words_per_segment = words_;
-  // The running mask and a scratch one, then those of the segments.
-  result->words.resize(2 * words_);
+  result->words.resize(words_);  // the running mask, then those of the segments
   const std::uint64_t with_holes = slots_.holes_count();
-  if (with_holes <= slots_.open_count() / kSearchShare) {
-    result->exact_to = n;
-    const bool gpu_only = n == 0 || words_ == 0 || Search(result);
-    // Asked again, since one may have been declared meanwhile.
-    if (with_holes > 0 || slots_.holes_count() > 0) result->exact_to = 0;
-    return gpu_only;
+  const bool search = with_holes <= slots_.open_count() / kSearchShare;
+  const std::size_t walked = search ? 0 : std::min(n, exact);
+  if (n > 0 && words_ > 0) {
+    SetId id = kEmptySet;
+    const bool some =
+        (walked == 0 || WalkTo(walked, &id, result)) && SearchFrom(walked, id, result);
+    if (some) LoseAll(n, result);
   }
-  result->exact_to = std::min(n, exact);
-  if (n == 0 || words_ == 0) return true;
-  Walk walk(table_, chain_, 0, result->exact_to);
-  SetId low_id = walk.Next();
-  if (!Start(low_id, result)) return gpu_only_;
-  const auto held = [result] { return result->words.data(); };
-  const auto scratch = [result, this] { return result->words.data() + words_; };
-
-  for (std::size_t i = 1; i < result->exact_to; ++i) {
-    const SetId id = walk.Next();
-    if (id == low_id) continue;
-    if (!Covers(id, held(), scratch()) && !Lose(i, id, result)) return gpu_only_;
-    low_id = id;
-  }
-
-  std::size_t low = result->exact_to - 1;  // the running mask is held here
-  std::size_t step = 1;
-  // Where the gallop will look if nothing is lost: all at once, since each is a cache miss.
-  const auto prefetch_gallop = [&] {
-    for (std::size_t at = low + step, next = 2 * step; at < n; at += next, next *= 2) Prefetch(at);
-    Prefetch(n - 1);
-  };
-  if (low + 1 < n) prefetch_gallop();
-  while (low + 1 < n) {
-    const std::size_t high = std::min(low + step, n - 1);
-    const SetId id = At(high);
-    if (id == low_id || Covers(id, held(), scratch())) {
-      low = high;
-      low_id = id;
-      step *= 2;
-      continue;
-    }
-    std::size_t lost = high;  // part of the mask is missing here
-    SetId lost_id = id;
-    while (lost - low > 1) {
-      const std::size_t middle = low + (lost - low) / 2;
-      Prefetch(low + (middle - low) / 2);
-      Prefetch(middle + (lost - middle) / 2);
-      const SetId middle_id = At(middle);
-      if (middle_id == low_id || (middle_id != lost_id && Covers(middle_id, held(), scratch()))) {
-        low = middle;
-        low_id = middle_id;
-      } else {
-        lost = middle;
-        lost_id = middle_id;
-      }
-    }
-    if (!Lose(lost, lost_id, result)) return gpu_only_;
-    low = lost;
-    low_id = lost_id;
-    step = std::max<std::size_t>(1, high - lost);  // what was seen there is still in the cache
-    prefetch_gallop();
-  }
-  Lose(n, kEmptySet, result);
+  // Asked again, since a slot may have been declared meanwhile.
+  const bool no_holes = with_holes == 0 && slots_.holes_count() == 0;
+  result->exact_to = search && no_holes ? n : walked;
   return gpu_only_;
 }
 

@@ -10,8 +10,7 @@
 // end.
 //
 // Otherwise the first blocks are looked at one by one, with their cache lines fetched ahead: no
-// more than the verification of a winner would touch. What lies beyond is searched by galloping
-// while the running intersection of sets loses nothing, and by bisecting where it does.
+// more than the verification of a winner would touch. Only what lies beyond is searched.
 #ifndef WARMPATH_CORE_INDEX_MATCHER_H_
 #define WARMPATH_CORE_INDEX_MATCHER_H_
 
@@ -86,13 +85,16 @@ class Matcher {
   };
 
   SetId At(std::size_t position) const { return table_.Find(chain_[position]); }
-  void Prefetch(std::size_t position) const {
-    if (position < chain_.size()) table_.PlaceToRead(chain_[position]);
-  }
 
-  // Gpu where no slot, or few, may have holes. Then the slots that hold a block become fewer and
-  // fewer along the chain, so that equal sets at two positions are the set of all between them.
-  bool Search(MatchSegments* result);
+  // Gpu's two ways along the chain. Both leave the running mask at what is held so far; false if
+  // nothing is.
+  //
+  // Looks at each block before `end`; *id becomes the last one's set. REQUIRES: end > 0.
+  bool WalkTo(std::size_t end, SetId* id, MatchSegments* result);
+  // Goes on to the chain's end, after `walked` blocks of which the last has the set `id`. Where no
+  // slot has holes, the slots that hold a block become fewer and fewer along the chain, so that
+  // equal sets at two positions are the set of all between them.
+  bool SearchFrom(std::size_t walked, SetId id, MatchSegments* result);
 
   // Positions `low` and `high` have different sets: at least one change lies in (low, high].
   struct Interval {
@@ -129,11 +131,8 @@ class Matcher {
   // Starts with the open slots of the chain's first block, whose set is `id`. False if there is
   // none.
   bool Start(SetId id, MatchSegments* result);
-  // Whether all slots of `mask` are GPU members of `id`.
-  bool Covers(SetId id, const std::uint64_t* mask, std::uint64_t* scratch);
-  // Closes a segment: what the result's running mask loses at `position`, whose set is `id`.
-  // False if nothing is left.
-  bool Lose(std::size_t position, SetId id, MatchSegments* result) const;
+  // Closes the last segment: what is left of the running mask ends at `position`.
+  void LoseAll(std::size_t position, MatchSegments* result) const;
 
   const BucketTable& table_;
   const SetTable& sets_;

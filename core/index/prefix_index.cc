@@ -258,13 +258,13 @@ std::size_t PrefixIndex::VerifiedGpuDepth(Slot slot, std::span<const ChainHash> 
                                           std::size_t from, std::size_t limit) const {
   if (from >= limit) return from;  // the match was exact that far
   EpochDomain::Pin pin(&epochs_);
+  const Matcher matcher(table_, sets_, slots_, chain);
   // Without holes the last block speaks for all before it.
-  if (!slots_.MayHaveHoles(slot) && limit <= chain.size() &&
-      Matcher(table_, sets_, slots_, chain).HoldsGpu(slot, limit - 1) &&
+  if (!slots_.MayHaveHoles(slot) && limit <= chain.size() && matcher.HoldsGpu(slot, limit - 1) &&
       !slots_.MayHaveHoles(slot)) {
     return limit;
   }
-  return Matcher(table_, sets_, slots_, chain).VerifiedGpuDepth(slot, from, limit);
+  return matcher.VerifiedGpuDepth(slot, from, limit);
 }
 
 SlotMatch PrefixIndex::VerifiedMatch(Slot slot, std::span<const ChainHash> chain,

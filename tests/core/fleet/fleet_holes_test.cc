@@ -251,28 +251,34 @@ class StuckIndex final : public ForwardingIndex {
   }
 };
 
-TEST(HolesInAStuckIndexTest, ARemovalThatFailsIsDoubt) {
-  FleetHarness fleet({}, [](const IndexOptions&) { return std::make_unique<StuckIndex>(); });
-  TestAgent agent(*fleet, MakeRegistration("w"));
-  ASSERT_THAT(agent.Register(), IsOk());
-  agent.SayNoHoles(true);
-  ASSERT_THAT(agent.Snapshot({1, 2}, 10), IsOk());
-  ASSERT_FALSE(fleet.View("w")->may_have_holes);
-  ASSERT_THAT(agent.Delta({2}, {}, 11), IsOk());
-  EXPECT_TRUE(fleet.View("w")->may_have_holes);
-  EXPECT_EQ(fleet.Look("w").causes, "index_full");
+class HolesInAStuckIndexTest : public ::testing::Test {
+ protected:
+  HolesInAStuckIndexTest()
+      : fleet_({}, [](const IndexOptions&) { return std::make_unique<StuckIndex>(); }),
+        agent_(*fleet_, MakeRegistration("w")) {
+    EXPECT_THAT(agent_.Register(), IsOk());
+    agent_.SayNoHoles(true);
+    EXPECT_THAT(agent_.Snapshot({1, 2}, 10), IsOk());
+    EXPECT_FALSE(fleet_.View("w")->may_have_holes);
+  }
+  void ExpectDoubt() {
+    EXPECT_TRUE(fleet_.View("w")->may_have_holes);
+    EXPECT_EQ(fleet_.Look("w").causes, "index_full");
+  }
+
+  FleetHarness fleet_;
+  TestAgent agent_;
+};
+
+TEST_F(HolesInAStuckIndexTest, ARemovalThatFailsIsDoubt) {
+  ASSERT_THAT(agent_.Delta({2}, {}, 11), IsOk());
+  ExpectDoubt();
 }
 
-TEST(HolesInAStuckIndexTest, SoIsATierThatCanNotBeCleared) {
-  FleetHarness fleet({}, [](const IndexOptions&) { return std::make_unique<StuckIndex>(); });
-  TestAgent agent(*fleet, MakeRegistration("w"));
-  ASSERT_THAT(agent.Register(), IsOk());
-  agent.SayNoHoles(true);
-  ASSERT_THAT(agent.Snapshot({1, 2}, 10), IsOk());
-  ASSERT_THAT(agent.Delta({}, {7}, 11, Tier::kHost), IsOk());
-  ASSERT_THAT(agent.Cleared(Tier::kGpu, 12), IsOk());
-  EXPECT_TRUE(fleet.View("w")->may_have_holes);
-  EXPECT_EQ(fleet.Look("w").causes, "index_full");
+TEST_F(HolesInAStuckIndexTest, SoIsATierThatCanNotBeCleared) {
+  ASSERT_THAT(agent_.Delta({}, {7}, 11, Tier::kHost), IsOk());
+  ASSERT_THAT(agent_.Cleared(Tier::kGpu, 12), IsOk());
+  ExpectDoubt();
 }
 
 class HolesInAFullIndexTest : public ::testing::Test {

@@ -112,6 +112,21 @@ class SlowTiersTest : public testing::PoolFixture {
                         .ttft = std::nullopt}),
                 IsOk());
   }
+  // A prompt of 100 new blocks that lie in target 0's host memory, answered as if all but its last
+  // token were copied at this rate. Returns how many the pick counted on being copied.
+  std::uint64_t ServeFromHost(double tokens_per_s) {
+    const std::vector<ChainHash> chain = Chain(next_block_, 100);
+    next_block_ += 100;
+    Store(0, chain, Tier::kHost);
+    const Decision told = MustPick(Explained(Ask(chain)));
+    const Decision served = MustPick(Ask(chain));
+    clock_.Advance(absl::Seconds(6'399 / tokens_per_s));
+    FirstToken(served);
+    Finish(served, served.predicted_cached_tokens);
+    clock_.Advance(absl::Seconds(1));
+    Tick();
+    return told.explanation[0].copied_tokens;
+  }
   void FirstToken(const Decision& decision) {
     EXPECT_THAT(Report({.reservation_id = decision.reservation_id,
                         .kind = OutcomeKind::kFirstToken,
@@ -122,6 +137,8 @@ class SlowTiersTest : public testing::PoolFixture {
                         .ttft = std::nullopt}),
                 IsOk());
   }
+
+  std::uint64_t next_block_ = 1;
 };
 
 TEST_F(SlowTiersTest, APickWeighsTheCopyAgainstThePrefill) {
@@ -261,20 +278,8 @@ TEST_F(SlowTiersTest, OutcomesThatCountCopiesAsCachedAreAsExpected) {
 
 TEST_F(SlowTiersTest, HowFastCopiesAreIsLearnedWhereTheyAreMostOfTheWait) {
   AddTargets(1);
-  std::uint64_t next = 1;
   // 6,399 tokens copied at 20,000 tokens/s, one computed at 16,000.
-  const auto serve = [&](double seconds) {
-    const std::vector<ChainHash> chain = Chain(next, 100);
-    next += 100;
-    Store(0, chain, Tier::kHost);
-    const Decision decision = MustPick(Ask(chain));
-    clock_.Advance(absl::Seconds(seconds));
-    FirstToken(decision);
-    Finish(decision, decision.predicted_cached_tokens);
-    clock_.Advance(absl::Seconds(1));
-    Tick();
-  };
-  for (std::size_t i = 0; i < LearnedRate::kMinSamples; ++i) serve(6'399 / 20'000.0);
+  for (std::size_t i = 0; i < LearnedRate::kMinSamples; ++i) ServeFromHost(20'000);
   double copy_rate = 0;
   {
     absl::MutexLock lock(&pool_->mu());
@@ -307,25 +312,11 @@ TEST_F(SlowTiersTest, CopiesOverSlowerLinksTeachNothingOfHostMemory) {
 // A target once looked so slow that computing seemed quicker than its copies.
 TEST_F(SlowTiersTest, ACopyRateLearnedTooLowIsForgottenAndLearnedAnew) {
   AddTargets(1);
-  std::uint64_t next = 1;
-  const auto serve = [&](double tokens_per_s) {
-    const std::vector<ChainHash> chain = Chain(next, 100);
-    next += 100;
-    Store(0, chain, Tier::kHost);
-    const Decision decision = MustPick(Explained(Ask(chain)));
-    const Decision served = MustPick(Ask(chain));
-    clock_.Advance(absl::Seconds(6'399 / tokens_per_s));
-    FirstToken(served);
-    Finish(served, served.predicted_cached_tokens);
-    clock_.Advance(absl::Seconds(1));
-    Tick();
-    return decision.explanation[0].copied_tokens;
-  };
-  for (std::size_t i = 0; i < LearnedRate::kMinSamples; ++i) EXPECT_GT(serve(4'000), 0u);
+  for (std::size_t i = 0; i < LearnedRate::kMinSamples; ++i) EXPECT_GT(ServeFromHost(4'000), 0u);
   // Fast again, and quicker than computing; but no pick counts on a copy, so none shows it.
-  for (int i = 0; i < 20; ++i) EXPECT_EQ(serve(60'000), 0u);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(ServeFromHost(60'000), 0u);
   clock_.Advance(absl::Minutes(10));
-  for (int i = 0; i < 20; ++i) EXPECT_EQ(serve(60'000), 6'399u);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(ServeFromHost(60'000), 6'399u);
   absl::MutexLock lock(&pool_->mu());
   EXPECT_NEAR(pool_->targets()[0].copy_rate.tokens_per_s(clock_.Now()), 60'000, 100);
 }

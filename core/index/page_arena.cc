@@ -9,23 +9,33 @@
 namespace warmpath::index_internal {
 namespace {
 
-// Enabled in steps, so that the system is asked rarely.
-constexpr std::size_t kEnableStep = std::size_t{2} << 20;
+constexpr std::size_t kRegionBytes = std::size_t{2} << 20;  // a huge page
 constexpr std::size_t kLeastReserve = std::size_t{64} << 20;
+// Small pages up to here: about what a processor keeps the translations of; and a small index
+// should not grow by megabytes.
+constexpr std::uint32_t kSmallRegions = 4;
 
-// Free pages kept for reuse: a fault costs as much as filling the page.
+// Free pages kept for reuse: a fault costs as much as filling the page; and a huge page is worth
+// some that are idle.
 constexpr std::uint64_t kWarmPages = 512;
-constexpr std::uint64_t kWarmShare = 64;  // 1/64 of the pages in use
+constexpr std::uint64_t kWarmShare = 64;  // and 1/64 of the pages in use
+constexpr std::uint64_t kHugeWarmShare = 8;
 
 }  // namespace
 
 AddressRange::AddressRange(std::size_t bytes) {
   size_ = std::max(bytes, kLeastReserve);
   for (;; size_ /= 2) {
+    // One region more, so that there is a place in it at which regions begin.
+    mapped_bytes_ = size_ + kRegionBytes;
     void* const memory =
-        mmap(nullptr, size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        mmap(nullptr, mapped_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory != MAP_FAILED) {
-      base_ = static_cast<char*>(memory);
+      mapped_ = static_cast<char*>(memory);
+      // Where the system gives huge pages unasked, too: what is held must be what is charged.
+      madvise(memory, mapped_bytes_, MADV_NOHUGEPAGE);
+      const std::size_t past = reinterpret_cast<std::uintptr_t>(memory) % kRegionBytes;
+      base_ = mapped_ + (past == 0 ? 0 : kRegionBytes - past);
       return;
     }
     if (size_ <= kLeastReserve) {
@@ -36,7 +46,7 @@ AddressRange::AddressRange(std::size_t bytes) {
   }
 }
 
-AddressRange::~AddressRange() { munmap(base_, size_); }
+AddressRange::~AddressRange() { munmap(mapped_, mapped_bytes_); }
 
 bool AddressRange::Enable(std::size_t offset, std::size_t bytes) {
   if (offset > size_ || bytes > size_ - offset) return false;
@@ -45,6 +55,10 @@ bool AddressRange::Enable(std::size_t offset, std::size_t bytes) {
 
 void AddressRange::Discard(std::size_t offset, std::size_t bytes) {
   madvise(base_ + offset, bytes, MADV_DONTNEED);
+}
+
+void AddressRange::AllowHugePages(std::size_t offset, std::size_t bytes, bool allow) {
+  madvise(base_ + offset, bytes, allow ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 }
 
 void RunMap::Insert(std::uint32_t start, std::uint32_t pages) {
@@ -59,7 +73,7 @@ void RunMap::Erase(std::map<std::uint32_t, std::uint32_t>::iterator it) {
   by_start_.erase(it);
 }
 
-void RunMap::Add(std::uint32_t start, std::uint32_t pages) {
+RunMap::Run RunMap::Add(std::uint32_t start, std::uint32_t pages) {
   auto next = by_start_.lower_bound(start);
   if (next != by_start_.end() && next->first == start + pages) {
     pages += next->second;
@@ -75,7 +89,10 @@ void RunMap::Add(std::uint32_t start, std::uint32_t pages) {
     }
   }
   Insert(start, pages);
+  return {start, pages};
 }
+
+void RunMap::Remove(const Run& run) { Erase(by_start_.find(run.start)); }
 
 std::optional<std::uint32_t> RunMap::Take(std::uint32_t pages) {
   const auto it = by_length_.lower_bound({pages, 0});
@@ -92,8 +109,8 @@ void RunMap::Clear() {
   pages_ = 0;
 }
 
-PageArena::PageArena(std::size_t reserve_bytes, MemoryAccount* account)
-    : account_(account), range_(reserve_bytes) {}
+PageArena::PageArena(std::size_t reserve_bytes, MemoryAccount* account, std::uint64_t roomy_bytes)
+    : account_(account), roomy_bytes_(roomy_bytes), range_(reserve_bytes) {}
 
 PageArena::~PageArena() {
   PlainLock lock(&mu_);
@@ -103,55 +120,152 @@ PageArena::~PageArena() {
 void* PageArena::Allocate(std::uint32_t pages, MemoryUse use) {
   PlainLock lock(&mu_);
   std::optional<std::uint32_t> start = warm_.Take(pages);
-  if (!start.has_value()) {
-    const std::uint64_t bytes = pages * kPageBytes;
-    if (!account_->Charge(bytes, use)) {
-      TrimLocked();
-      if (!account_->Charge(bytes, use)) return nullptr;
-    }
-    start = cold_.Take(pages);
-    if (!start.has_value()) {
-      if (!ExtendLocked(pages)) {
-        account_->Release(bytes);
-        return nullptr;
-      }
-      start = next_page_;
-      next_page_ += pages;
-    }
-  }
+  if (!start.has_value()) start = TakeColdLocked(pages, use);
+  if (!start.has_value()) return nullptr;
   used_pages_ += pages;
   return range_.base() + *start * kPageBytes;
 }
 
-bool PageArena::ExtendLocked(std::uint32_t pages) {
-  const std::size_t needed = (std::size_t{next_page_} + pages) * kPageBytes;
-  if (needed <= enabled_bytes_) return true;
-  const std::size_t target = (needed + kEnableStep - 1) / kEnableStep * kEnableStep;
-  if (!range_.Enable(enabled_bytes_, target - enabled_bytes_)) return false;
-  enabled_bytes_ = target;
-  return true;
+std::optional<std::uint32_t> PageArena::TakeColdLocked(std::uint32_t pages, MemoryUse use) {
+  const std::uint32_t regions = (pages + kRegionPages - 1) / kRegionPages;
+  const std::uint32_t region_pages = regions * kRegionPages;
+  const bool huge = WantsHugeLocked() && account_->Charge(region_pages * kPageBytes, use);
+  if (!huge) {
+    const std::uint64_t bytes = pages * kPageBytes;
+    if (!account_->Charge(bytes, use)) {
+      TrimLocked(0);
+      if (!account_->Charge(bytes, use)) return std::nullopt;
+    }
+    if (const auto start = cold_.Take(pages)) return start;
+  }
+  const auto region = TakeRegionsLocked(regions, huge);
+  if (!region.has_value()) {
+    account_->Release((huge ? region_pages : pages) * kPageBytes);
+    return std::nullopt;
+  }
+  const std::uint32_t start = *region * kRegionPages;
+  if (pages < region_pages) {
+    (huge ? warm_ : cold_).Add(start + pages, region_pages - pages);
+  }
+  return start;
+}
+
+std::optional<std::uint32_t> PageArena::TakeRegionsLocked(std::uint32_t regions, bool huge) {
+  std::optional<std::uint32_t> region = cold_regions_.Take(regions);
+  if (!region.has_value()) {
+    region = static_cast<std::uint32_t>(huge_.size());
+    if (!range_.Enable(*region * kRegionBytes, regions * kRegionBytes)) return std::nullopt;
+    huge_.resize(huge_.size() + regions);
+  }
+  SetHugeLocked(*region, regions, huge);
+  return region;
+}
+
+void PageArena::SetHugeLocked(std::uint32_t region, std::uint32_t regions, bool huge) {
+  range_.AllowHugePages(region * kRegionBytes, regions * kRegionBytes, huge);
+  for (std::uint32_t i = 0; i < regions; ++i) huge_[region + i] = huge;
 }
 
 void PageArena::Free(void* memory, std::uint32_t pages) {
   PlainLock lock(&mu_);
   const auto offset = static_cast<std::size_t>(static_cast<char*>(memory) - range_.base());
-  warm_.Add(static_cast<std::uint32_t>(offset / kPageBytes), pages);
+  const auto start = static_cast<std::uint32_t>(offset / kPageBytes);
   used_pages_ -= pages;
-  if (warm_.pages() > kWarmPages + used_pages_ / kWarmShare) TrimLocked();
+  if (WantsHugeLocked()) {
+    // What lies in small pages is to move to huge ones by and by.
+    ForEachRegion({start, pages},
+                  [this](std::uint32_t region, const Run& part) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                    if (huge_[region]) {
+                      warm_.Add(part.start, part.pages);
+                    } else {
+                      GiveBackLocked(part);
+                    }
+                  });
+  } else {
+    warm_.Add(start, pages);
+  }
+  if (warm_.pages() > MostWarmPagesLocked()) TrimLocked(MostWarmPagesLocked());
+}
+
+bool PageArena::WantsHugeLocked() const {
+  return huge_.size() >= kSmallRegions && used_pages_ * kPageBytes < roomy_bytes_;
+}
+
+std::uint64_t PageArena::MostWarmPagesLocked() const {
+  return kWarmPages + used_pages_ / (WantsHugeLocked() ? kHugeWarmShare : kWarmShare);
 }
 
 void PageArena::Trim() {
   PlainLock lock(&mu_);
-  TrimLocked();
+  TrimLocked(WantsHugeLocked() ? used_pages_ / kHugeWarmShare : 0);
 }
 
-void PageArena::TrimLocked() {
-  account_->Release(warm_.pages() * kPageBytes);
-  warm_.ForEach([this](std::uint32_t start, std::uint32_t pages) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    range_.Discard(start * kPageBytes, pages * kPageBytes);
-    cold_.Add(start, pages);
-  });
+void PageArena::TrimLocked(std::uint64_t most_kept) {
+  std::vector<Run> runs;
+  warm_.ForEach([&](std::uint32_t start, std::uint32_t pages) { runs.push_back({start, pages}); });
+  // By region: how many pages of it are free.
+  std::vector<std::uint32_t> free_pages(huge_.size());
+  for (const Run& run : runs) {
+    ForEachRegion(run,
+                  [&](std::uint32_t region, const Run& part) { free_pages[region] += part.pages; });
+  }
+  // The emptiest are cut first.
+  std::vector<std::uint32_t> to_cut;
+  std::uint64_t kept = 0;
+  for (std::uint32_t region = 0; region < huge_.size(); ++region) {
+    if (!huge_[region] || free_pages[region] == 0 || free_pages[region] == kRegionPages) continue;
+    to_cut.push_back(region);
+    kept += free_pages[region];
+  }
+  std::sort(to_cut.begin(), to_cut.end(),
+            [&](std::uint32_t a, std::uint32_t b) { return free_pages[a] > free_pages[b]; });
+  for (const std::uint32_t region : to_cut) {
+    if (kept <= most_kept) break;
+    kept -= free_pages[region];
+    SetHugeLocked(region, 1, false);
+  }
   warm_.Clear();
+  for (const Run& run : runs) {
+    ForEachRegion(run, [&](std::uint32_t region, const Run& part) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      if (huge_[region] && part.pages < kRegionPages) {
+        warm_.Add(part.start, part.pages);
+      } else {
+        GiveBackLocked(part);
+      }
+    });
+  }
+}
+
+template <typename Visit>
+void PageArena::ForEachRegion(const Run& run, Visit visit) {
+  const std::uint32_t end = run.start + run.pages;
+  for (std::uint32_t start = run.start; start < end;) {
+    const std::uint32_t region = start / kRegionPages;
+    const std::uint32_t part_end = std::min((region + 1) * kRegionPages, end);
+    visit(region, Run{start, part_end - start});
+    start = part_end;
+  }
+}
+
+void PageArena::GiveBackLocked(const Run& run) {
+  range_.Discard(run.start * kPageBytes, run.pages * kPageBytes);
+  account_->Release(run.pages * kPageBytes);
+  AddColdLocked(run);
+}
+
+void PageArena::AddColdLocked(const Run& run) {
+  const Run merged = cold_.Add(run.start, run.pages);
+  const std::uint32_t end = merged.start + merged.pages;
+  const std::uint32_t first = (merged.start + kRegionPages - 1) / kRegionPages;
+  const std::uint32_t past = end / kRegionPages;
+  if (first >= past) return;
+  // Whole regions, which can be huge pages again.
+  cold_.Remove(merged);
+  if (merged.start < first * kRegionPages) {
+    cold_.Add(merged.start, first * kRegionPages - merged.start);
+  }
+  if (past * kRegionPages < end) cold_.Add(past * kRegionPages, end - past * kRegionPages);
+  cold_regions_.Add(first, past - first);
 }
 
 }  // namespace warmpath::index_internal

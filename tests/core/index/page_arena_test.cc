@@ -1,9 +1,11 @@
 #include "core/index/page_arena.h"
 
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "core/base/random.h"
@@ -89,6 +91,142 @@ TEST(PageArenaTest, ManyFreePagesAreGivenBackUnasked) {
   EXPECT_EQ(account.used(), 3200 * kPage);
   for (int i = 0; i < 90; ++i) arena.Free(blocks[static_cast<std::size_t>(i)], 32);
   EXPECT_LT(account.used(), 1000 * kPage);
+}
+
+constexpr std::uint32_t kRegionPages = (2 << 20) / kPage;
+
+// An arena that has outgrown its small pages, and what fills them.
+class HugePageArenaTest : public ::testing::Test {
+ protected:
+  HugePageArenaTest() { first_.push_back(arena_.Allocate(kSmallPages, MemoryUse::kStore)); }
+
+  static constexpr std::uint32_t kSmallPages = 4 * kRegionPages;
+  std::uint64_t pages() const { return account_.used() / kPage; }
+
+  MemoryAccount account_{0};
+  PageArena arena_{kReserve, &account_, kReserve};
+  std::vector<void*> first_;
+};
+
+TEST_F(HugePageArenaTest, ARegionIsChargedFromItsFirstPageOn) {
+  EXPECT_EQ(pages(), kSmallPages);
+  void* const a = arena_.Allocate(3, MemoryUse::kStore);
+  EXPECT_EQ(pages(), kSmallPages + kRegionPages);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(a) % (2 << 20), 0u);
+  void* const b = arena_.Allocate(kRegionPages - 3, MemoryUse::kStore);
+  EXPECT_EQ(pages(), kSmallPages + kRegionPages) << "from what was charged";
+  arena_.Free(a, 3);
+  arena_.Trim();
+  EXPECT_EQ(pages(), kSmallPages + kRegionPages) << "a part of a huge page stays";
+  arena_.Free(b, kRegionPages - 3);
+  arena_.Trim();
+  EXPECT_EQ(pages(), kSmallPages) << "a whole one goes";
+  // More than one at once.
+  void* const c = arena_.Allocate(2 * kRegionPages + 1, MemoryUse::kStore);
+  ASSERT_NE(c, nullptr);
+  std::memset(c, 1, (2 * kRegionPages + 1) * kPage);
+  EXPECT_EQ(pages(), kSmallPages + 3 * kRegionPages);
+}
+
+TEST_F(HugePageArenaTest, HugePagesAreCutWhenMuchIsFreeBetweenUsedPages) {
+  std::vector<void*> blocks;
+  for (std::uint32_t i = 0; i < 8 * kRegionPages / 32; ++i) {
+    blocks.push_back(arena_.Allocate(32, MemoryUse::kStore));
+    std::memset(blocks.back(), static_cast<int>(i % 100), 32 * kPage);
+  }
+  EXPECT_EQ(pages(), kSmallPages + 8 * kRegionPages);
+  // Seven of eight, so that no region becomes wholly free.
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (i % 8 != 0) arena_.Free(blocks[i], 32);
+  }
+  const std::uint64_t used = kSmallPages + kRegionPages;
+  EXPECT_GE(pages(), used);
+  EXPECT_LE(pages(), used + used / 4 + 512);
+  for (std::size_t i = 0; i < blocks.size(); i += 8) {
+    EXPECT_EQ(static_cast<char*>(blocks[i])[32 * kPage - 1], static_cast<char>(i % 100));
+    arena_.Free(blocks[i], 32);
+  }
+  arena_.Trim();
+  EXPECT_EQ(pages(), kSmallPages) << "all of what was cut is whole again, and gone";
+  arena_.Allocate(1, MemoryUse::kStore);
+  EXPECT_EQ(pages(), kSmallPages + kRegionPages) << "huge again";
+}
+
+TEST_F(HugePageArenaTest, SmallPagesAreLeftForHugeOnes) {
+  arena_.Free(first_[0], kSmallPages);
+  EXPECT_EQ(pages(), 0u) << "given back at once";
+  void* const a = arena_.Allocate(1, MemoryUse::kStore);
+  EXPECT_EQ(a, first_[0]) << "the same addresses";
+  EXPECT_EQ(pages(), kRegionPages) << "but a huge page now";
+}
+
+TEST(PageArenaTest, NearTheBoundPagesAreSmall) {
+  MemoryAccount account((4 * kRegionPages + 100) * kPage);
+  PageArena arena(kReserve, &account, kReserve);
+  void* const first = arena.Allocate(4 * kRegionPages - 100, MemoryUse::kRemoval);
+  ASSERT_NE(first, nullptr);
+  EXPECT_NE(arena.Allocate(100, MemoryUse::kRemoval), nullptr) << "the rest of the small region";
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_NE(arena.Allocate(1, MemoryUse::kRemoval), nullptr) << "a huge one would not fit";
+  }
+  EXPECT_EQ(account.used(), account.bound());
+  EXPECT_EQ(arena.Allocate(1, MemoryUse::kRemoval), nullptr);
+  arena.Free(first, 4 * kRegionPages - 100);
+  EXPECT_NE(arena.Allocate(300, MemoryUse::kRemoval), nullptr);
+}
+
+// Runs never overlap, keep what is written to them, and are all that is charged but for free pages
+// within the limit.
+TEST(PageArenaTest, AgreesWithPlainBookkeeping) {
+  struct Held {
+    char* memory;
+    std::uint32_t pages;
+    char mark;
+  };
+  Random random(1);
+  MemoryAccount account(0);
+  // Grows past what it wants huge pages for, and comes back.
+  PageArena arena(kReserve, &account, /*roomy_bytes=*/std::uint64_t{24} << 20);
+  std::vector<Held> held;
+  std::uint64_t used = 0;
+  const auto intact = [](const Held& run) {
+    for (std::uint32_t page = 0; page < run.pages; ++page) {
+      if (run.memory[page * kPage] != run.mark) return false;
+      if (run.memory[page * kPage + kPage - 1] != run.mark) return false;
+    }
+    return true;
+  };
+  // Up and down: to about 12,000 pages, then to few, again and again.
+  for (int i = 0; i < 60'000; ++i) {
+    const bool grow = i / 4000 % 2 == 0;
+    if (held.empty() || random.Below(100) < (grow ? 70u : 20u)) {
+      const auto pages = static_cast<std::uint32_t>(random.Below(200) == 0 ? 400 + random.Below(400)
+                                                                           : 1 + random.Below(32));
+      auto* const memory = static_cast<char*>(arena.Allocate(pages, MemoryUse::kStore));
+      ASSERT_NE(memory, nullptr);
+      held.push_back({memory, pages, static_cast<char>(1 + i % 100)});
+      for (std::uint32_t page = 0; page < pages; ++page) {
+        memory[page * kPage] = memory[page * kPage + kPage - 1] = held.back().mark;
+      }
+      used += pages;
+    } else {
+      std::swap(held[random.Below(held.size())], held.back());
+      ASSERT_TRUE(intact(held.back()));
+      arena.Free(held.back().memory, held.back().pages);
+      used -= held.back().pages;
+      held.pop_back();
+    }
+    if (random.Below(1000) == 0) arena.Trim();
+    ASSERT_GE(account.used(), used * kPage);
+    // A region that was just begun comes on top.
+    ASSERT_LE(account.used(), (used + used / 4 + 512 + 2 * kRegionPages) * kPage);
+  }
+  for (const Held& run : held) {
+    ASSERT_TRUE(intact(run));
+    arena.Free(run.memory, run.pages);
+  }
+  arena.Trim();
+  EXPECT_EQ(account.used(), 0u);
 }
 
 TEST(PageArenaTest, StoresStopShortOfTheBoundAndRemovalsReachIt) {

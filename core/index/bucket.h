@@ -169,6 +169,11 @@ struct alignas(64) Bucket {
            control.compare_exchange_weak(word, word | kLocked, std::memory_order_acquire,
                                          std::memory_order_relaxed);
   }
+  bool IsLocked() const { return (control.load(std::memory_order_relaxed) & kLocked) != 0; }
+  // For a writer that is alone.
+  void MarkLocked() {
+    control.store(control.load(std::memory_order_relaxed) | kLocked, std::memory_order_relaxed);
+  }
   // REQUIRES: locked; only the holder changes the control word.
   void Unlock() {
     control.store(control.load(std::memory_order_relaxed) & ~kLocked, std::memory_order_release);

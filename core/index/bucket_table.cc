@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 
 namespace warmpath::index_internal {
@@ -53,23 +55,29 @@ void BucketTable::Lock(Bucket* bucket) {
   while (!bucket->TryLock()) wait.Once();
 }
 
+template <Writing kMode>
 bool BucketTable::InsertLater(Bucket* home, ChainHash hash, SetId id) {
   // The later bucket is locked while the home is held: in rising order, as everywhere.
   for (int distance = 1; distance <= kTailBuckets; ++distance) {
     Bucket* const bucket = home + distance;
-    if (bucket->FreeEntry() < 0) continue;  // a look without the lock
-    Lock(bucket);
-    const int slot = bucket->FreeEntry();
+    int slot = bucket->FreeEntry();
+    if (slot < 0) continue;
+    if constexpr (kMode == Writing::kShared) {
+      Lock(bucket);
+      slot = bucket->FreeEntry();
+    }
     if (slot >= 0) {
       // Readers must know to look further before there is anything to find.
       home->AddLater(hash, distance);
       bucket->Take(slot, hash, id);
     }
-    bucket->Unlock();
+    Unlock<kMode>(bucket);
     if (slot >= 0) return true;
   }
   return false;
 }
+template bool BucketTable::InsertLater<Writing::kAlone>(Bucket*, ChainHash, SetId);
+template bool BucketTable::InsertLater<Writing::kShared>(Bucket*, ChainHash, SetId);
 
 SetId BucketTable::FindLater(const Bucket* home, std::uint32_t control, ChainHash hash) {
   for (;;) {
@@ -98,36 +106,36 @@ int BucketTable::LocateLater(ChainHash hash, Bucket** bucket) {
   return -1;
 }
 
+std::uint32_t BucketTable::WithHome(const Bucket& bucket, const Place& place) const {
+  // All five without a branch: each could go either way.
+  std::uint32_t bits = 0;
+  for (int i = 0; i < Bucket::kEntries; ++i) {
+    // As Locate does it: entries of this home do not change while it is locked.
+    const bool used = bucket.set[i].load(std::memory_order_acquire) != kEmptySet;
+    const ChainHash hash = bucket.hash[i].load(std::memory_order_acquire);
+    const bool ours = used & (Home(place.entry, Mix(hash)) == place.home);
+    bits |= static_cast<std::uint32_t>(ours) << i;
+  }
+  return bits;
+}
+
 void BucketTable::MoveBack(const Place& place, int slot) const {
   Bucket* const home = place.home;
   // The farthest: there is one, and it is the dearest to find.
-  const std::uint32_t control = home->Control();
-  Bucket* const from = home + Bucket::Reach(control);
-  for (int i = 0; i < Bucket::kEntries; ++i) {
-    const Bucket::Entry entry = from->Read(i);
-    if (!HasHome(entry, place, control)) continue;
-    home->Take(slot, entry.hash, entry.set);
-    home->EndMove();
-    from->set[i].store(kEmptySet, std::memory_order_release);
-    UpdateReach(place, from);
-    return;
-  }
+  const int reach = home->Reach();
+  Bucket* const from = home + reach;
+  const std::uint32_t ours = WithHome(*from, place);
+  const int i = std::countr_zero(ours);
+  home->Take(slot, from->hash[i].load(std::memory_order_acquire),
+             from->set[i].load(std::memory_order_acquire));
+  home->EndMove();
+  from->set[i].store(kEmptySet, std::memory_order_release);
+  if ((ours & (ours - 1)) == 0) LowerReach(place, reach - 1);
 }
 
-void BucketTable::UpdateReach(const Place& place, Bucket* bucket) const {
+void BucketTable::LowerReach(const Place& place, int reach) const {
   Bucket* const home = place.home;
-  const std::uint32_t control = home->Control();
-  int reach = Bucket::Reach(control);
-  if (bucket != home + reach) return;
-  // Entries of this home do not change while it is locked; those of others do not matter.
-  const auto holds_ours = [&](const Bucket& at) {
-    for (int i = 0; i < Bucket::kEntries; ++i) {
-      const Bucket::Entry entry = at.Read(i);
-      if (HasHome(entry, place, control)) return true;
-    }
-    return false;
-  };
-  while (reach > 0 && !holds_ours(home[reach])) --reach;
+  while (reach > 0 && WithHome(home[reach], place) == 0) --reach;
   home->LowerReach(reach);
 }
 
@@ -140,7 +148,7 @@ BucketTable::Segment* BucketTable::NewSegment(std::uint32_t pages, int depth, Me
   segment->home_buckets = HomeBuckets(pages, kTailBuckets);
   segment->limit = Limit(pages, packing());
   Bucket* const buckets = segment->buckets();
-  for (std::uint32_t i = 0; i < segment->all_buckets(); ++i) (new (buckets + i) Bucket)->Clear();
+  std::memset(static_cast<void*>(buckets), 0, segment->all_buckets() * sizeof(Bucket));
   capacity_.fetch_add(segment->room(), std::memory_order_relaxed);
   return segment;
 }
@@ -170,17 +178,22 @@ std::int32_t BucketTable::Limit(std::uint32_t pages, const Packing& packing) {
 
 std::uint32_t BucketTable::PagesFor(double entries, std::uint64_t mixed, int depth,
                                     std::uint32_t more_than, const Packing& packing) {
-  // Sizes are growth^(i + phase); the phase depends on the leading bits alone.
-  const std::uint64_t prefix = depth == 0 ? 1 : (mixed >> (64 - depth)) | std::uint64_t{1} << depth;
+  // Sizes are growth^(i + phase). The phase depends on the first leading bits alone, so that where
+  // sizes double, the halves of a segment are as large as it was, and pages that are freed are of
+  // use again; all the more as there are few different sizes.
+  const int bits = std::min(depth, kPhaseBits);
+  const std::uint64_t prefix = bits == 0 ? 1 : (mixed >> (64 - bits)) | std::uint64_t{1} << bits;
   const double phase = static_cast<double>((prefix * 0x9E3779B97F4A7C15ULL) >> 11) * 0x1.0p-53;
   double size = std::pow(packing.growth, phase);
-  while (size <= more_than || Limit(static_cast<std::uint32_t>(size), packing) < entries) {
-    size *= packing.growth;
-  }
-  return static_cast<std::uint32_t>(size);
+  const auto pages = [&size] {
+    const auto whole = static_cast<std::uint32_t>(size);
+    return whole > 8 ? (whole + 1) / 2 * 2 : whole;
+  };
+  while (pages() <= more_than || Limit(pages(), packing) < entries) size *= packing.growth;
+  return pages();
 }
 
-BucketTable::Resize BucketTable::Grow(Entry entry, ChainHash hash, MemoryUse use) {
+BucketTable::Resize BucketTable::Grow(Entry entry, ChainHash hash, MemoryUse use, Writing mode) {
   const std::uint64_t mixed = Mix(hash);
   Segment* const old = SegmentOf(entry);
   const double entries = std::max(0, old->entries.load(std::memory_order_relaxed));
@@ -190,27 +203,29 @@ BucketTable::Resize BucketTable::Grow(Entry entry, ChainHash hash, MemoryUse use
   }
   const Packing& now = packing();
   const std::uint32_t pages = PagesFor(entries, mixed, old->depth, old->pages + 1, now);
-  if (pages <= kMaxPages) return Replace(old, mixed, pages, 0, use);
+  if (pages <= kMaxPages) return Replace(old, mixed, pages, 0, use, mode);
   if (old->depth >= kMaxDepth) return Resize::kNoMemory;
   // Halves are equal but for chance, of which this is three times the usual measure.
   const double half = entries / 2 + 1.5 * std::sqrt(entries);
   const std::uint64_t bit = std::uint64_t{1} << (63 - old->depth);
   const int depth = old->depth + 1;
-  return Replace(old, mixed, PagesFor(half, mixed & ~bit, depth, 0, now),
-                 PagesFor(half, mixed | bit, depth, 0, now), use);
+  const auto pages_for_half = [&](std::uint64_t leading_bits) {
+    return std::min(PagesFor(half, leading_bits, depth, 0, now), kMaxPages);
+  };
+  return Replace(old, mixed, pages_for_half(mixed & ~bit), pages_for_half(mixed | bit), use, mode);
 }
 
-void BucketTable::ShrinkSegment(std::uint64_t position) {
+void BucketTable::ShrinkSegment(std::uint64_t position, Writing mode) {
   Segment* const old = SegmentOf(EntryFor(position));
   const std::int32_t entries = std::max(0, old->entries.load(std::memory_order_relaxed));
   if (old->pages == 1 || entries > old->limit * kShrinkLoad) return;
   const std::uint32_t pages = PagesFor(entries * 1.1, position, old->depth, 0, packing());
-  if (pages < old->pages) Replace(old, position, pages, 0, MemoryUse::kRemoval);
+  if (pages < old->pages) Replace(old, position, pages, 0, MemoryUse::kRemoval, mode);
 }
 
 BucketTable::Resize BucketTable::Replace(Segment* old, std::uint64_t mixed,
                                          std::uint32_t first_pages, std::uint32_t second_pages,
-                                         MemoryUse use) {
+                                         MemoryUse use, Writing mode) {
   // Whoever replaces a segment sets this for good, so that nobody does it twice; a failure takes
   // it back.
   if (old->replacing.exchange(1, std::memory_order_acq_rel) != 0) return Resize::kRaced;
@@ -221,11 +236,12 @@ BucketTable::Resize BucketTable::Replace(Segment* old, std::uint64_t mixed,
     return Resize::kNoMemory;
   }
   const int depth = old->depth + (split ? 1 : 0);
+  const std::uint32_t most_pages =
+      std::min(std::max(first_pages, second_pages) + old->pages + 1, kMaxPages);
   bool frozen = false;
   for (;; ++first_pages, second_pages += split ? 1 : 0) {
     // More pages are tried when a copy does not fit; hashes crowded on purpose may fit nowhere.
-    const bool hopeless =
-        std::max(first_pages, second_pages) > std::min(2 * old->pages + 2, kMaxPages);
+    const bool hopeless = std::max(first_pages, second_pages) > most_pages;
     Segment* const first = hopeless ? nullptr : NewSegment(first_pages, depth, use);
     Segment* const second =
         first != nullptr && split ? NewSegment(second_pages, depth, use) : nullptr;
@@ -240,7 +256,13 @@ BucketTable::Resize BucketTable::Replace(Segment* old, std::uint64_t mixed,
     if (!frozen) {
       // From here on no writer changes the segment. Rising order, as in Insert: a writer that
       // holds a home bucket can always finish.
-      for (std::uint32_t i = 0; i < old->all_buckets(); ++i) Lock(old->buckets() + i);
+      for (std::uint32_t i = 0; i < old->all_buckets(); ++i) {
+        if (mode == Writing::kAlone) {
+          old->buckets()[i].MarkLocked();
+        } else {
+          Lock(old->buckets() + i);
+        }
+      }
       frozen = true;
     }
     if (CopyInto(old, first, second)) {

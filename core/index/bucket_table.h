@@ -6,10 +6,10 @@
 // next few, and moves at most once while its segment lives: back home, when another entry's removal
 // has made room. (Without that, a table under churn ends up with a third of its entries away from
 // home, and each costs a reader another cache miss or two.) A segment that fills up is copied into
-// one about 1.3 times as large, or into two once it is at its largest. All segments fill at the
-// same rate, so each has steps of its own: they grow at different times, and the table as a whole
-// is always about as full as the average of one step. The old copy stays readable until every
-// reader that could see it is gone.
+// a larger one, or into two once it is at its largest. All segments fill at the same rate, so their
+// sizes differ: they grow at different times, and the table as a whole is always about as full as
+// the average of one step. The old copy stays readable until every reader that could see it is
+// gone.
 #ifndef WARMPATH_CORE_INDEX_BUCKET_TABLE_H_
 #define WARMPATH_CORE_INDEX_BUCKET_TABLE_H_
 
@@ -22,10 +22,12 @@
 #include "core/index/epoch.h"
 #include "core/index/lock.h"
 #include "core/index/page_arena.h"
+#include "core/index/writer_gate.h"
 
 namespace warmpath::index_internal {
 
-// Thread-safe. All calls but the constructor and destructor need a pin of `epochs`.
+// Thread-safe. All calls but the constructor and destructor need a pin of `epochs`; those that take
+// a mode of writing, a pass of the gate in this mode, too.
 class BucketTable {
  public:
   // The three must outlive the table. `seed` keeps the placement of entries from being known
@@ -39,8 +41,11 @@ class BucketTable {
 
   static constexpr std::uint64_t kRoomyBytes = std::uint64_t{48} << 20;
 
-  // Where a hash belongs, as of now. However old, it serves under the same pin: a writer begins
-  // with it, and a reader sees what was there when it was made, or later.
+  // A pass is to be taken after the pin and kept for short: others may be waiting.
+  WriterGate* gate() { return &gate_; }
+
+  // Where a hash belongs, as of now. However old, it serves under the same pin (and, for a writer,
+  // pass): a writer begins with it, and a reader sees what was there when it was made, or later.
   struct Place {
     Bucket* home;
     std::uint64_t entry;
@@ -54,6 +59,9 @@ class BucketTable {
   Place PlaceToWrite(ChainHash hash) const {
     const Place place = PlaceOf(hash);
     __builtin_prefetch(place.home, 1);
+    // One entry in twelve lies there or will have to. To look first whether it is needed costs
+    // about as much; not to ask at all, a tenth of a writer's time.
+    __builtin_prefetch(place.home + 1, 1, 2);
     return place;
   }
 
@@ -75,12 +83,6 @@ class BucketTable {
     __builtin_prefetch(home + 1);
     if (Bucket::Reach(control) > 1) __builtin_prefetch(home + 2);
   }
-  // For writers: asks for the bucket that they may want beside the home bucket, once that is in the
-  // cache. (To look whether the home is full costs more than it saves.)
-  static void PrefetchMore(const Place& place) {
-    __builtin_prefetch(place.home + place.home->Reach(), 1);
-  }
-
   enum class Outcome {
     kUnchanged,  // before == after
     kChanged,
@@ -96,7 +98,7 @@ class BucketTable {
   // Replaces the set of `hash` by transition(set), kEmptySet standing for "no entry" on both sides.
   // Atomic with respect to other updates of the same hash. `transition` may return kNoSet when it
   // has no memory; it must not call the table. `use` says how far growth may draw on the bound.
-  template <typename Transition>
+  template <Writing kMode, typename Transition>
   Update Apply(Place place, ChainHash hash, MemoryUse use, Transition transition);
   static constexpr SetId kNoSet = ~SetId{0};
 
@@ -107,7 +109,7 @@ class BucketTable {
   std::uint64_t VisitSegment(std::uint64_t position, Visit visit) const;
 
   // Replaces the segment that covers `position` by a smaller one if it is sparse.
-  void ShrinkSegment(std::uint64_t position);
+  void ShrinkSegment(std::uint64_t position, Writing mode);
 
   // Frees replaced segments that nobody can see any more.
   void Reclaim();
@@ -134,14 +136,16 @@ class BucketTable {
   // A directory of 2^24 segments of a page would hold 64 GiB: deeper means that hashes are crowded
   // on purpose.
   static constexpr int kMaxDepth = 24;
+  // Leading bits of the mixed hash that decide which sizes a segment may have.
+  static constexpr int kPhaseBits = 5;
   // How segments are made.
   struct Packing {
     double max_load;  // share of the entries in use at which a segment grows
     double growth;    // to how many times its size
   };
-  // Passed buckets and copies cost a writer half of its time when memory is used well. In a small
-  // table that is not worth it; in a large one it is, up to this load.
-  static constexpr Packing kRoomy{.max_load = 0.70, .growth = 1.6};
+  // Copies and entries away from home cost a writer a third of its time when memory is used well.
+  // In a small table that is not worth it; in a large one it is, up to this load.
+  static constexpr Packing kRoomy{.max_load = 0.74, .growth = 2.0};
   static constexpr Packing kPacked{.max_load = 0.82, .growth = 1.3};
   static constexpr double kShrinkLoad = 0.4;
 
@@ -212,34 +216,43 @@ class BucketTable {
 
   // Locks the home bucket in the segment that is current then. A replaced segment's buckets stay
   // locked for ever, so a lock that was got at the first attempt, in whatever segment `place`
-  // says, is a lock on the current one.
+  // says, is a lock on the current one. Who is alone needs no lock, and finds a bucket locked for
+  // that reason only. ("Locked" below means either.)
+  template <Writing kMode>
   void LockHome(ChainHash hash, Place* place) const {
-    if (!place->home->TryLock()) WaitForHome(hash, place);
+    if constexpr (kMode == Writing::kAlone) {
+      if (place->home->IsLocked()) *place = PlaceOf(hash);
+    } else {
+      if (!place->home->TryLock()) WaitForHome(hash, place);
+    }
+  }
+  template <Writing kMode>
+  static void Unlock(Bucket* bucket) {
+    if constexpr (kMode == Writing::kShared) bucket->Unlock();
   }
   void WaitForHome(ChainHash hash, Place* place) const;
   static void Lock(Bucket* bucket);
 
   // REQUIRES: `home` locked. False when home and all buckets after it that may be used are full.
+  template <Writing kMode>
   static bool Insert(Bucket* home, ChainHash hash, SetId id) {
     const int slot = home->FreeEntry();
-    if (slot < 0) return InsertLater(home, hash, id);
+    if (slot < 0) return InsertLater<kMode>(home, hash, id);
     home->Take(slot, hash, id);
     return true;
   }
+  template <Writing kMode>
   static bool InsertLater(Bucket* home, ChainHash hash, SetId id);
   // REQUIRES: the home bucket locked. Looks for the entry after *bucket, the home, and moves
   // *bucket to where it is; -1 if it is nowhere.
   static int LocateLater(ChainHash hash, Bucket** bucket);
-  // REQUIRES: the home bucket locked. Whether the entry, in a later bucket, has this home.
-  bool HasHome(const Bucket::Entry& entry, const Place& place, std::uint32_t control) const {
-    // The filter spares most entries the arithmetic.
-    return entry.set != kEmptySet && Bucket::MayLieLater(control, entry.hash) &&
-           Home(place.entry, Mix(entry.hash)) == place.home;
-  }
-  // REQUIRES: the home bucket locked, and its entry `slot` free. Moves an entry back to it.
+  // REQUIRES: the home bucket locked. Bit i is set if entry i of a later bucket has this home.
+  std::uint32_t WithHome(const Bucket& bucket, const Place& place) const;
+  // REQUIRES: the home bucket locked, its reach not 0, and its entry `slot` free. Moves an entry
+  // back to it.
   void MoveBack(const Place& place, int slot) const;
-  // REQUIRES: the home bucket locked; an entry of it was erased from `bucket`.
-  void UpdateReach(const Place& place, Bucket* bucket) const;
+  // REQUIRES: the home bucket locked; none of its entries lies past distance `reach`.
+  void LowerReach(const Place& place, int reach) const;
 
   Segment* NewSegment(std::uint32_t pages, int depth, MemoryUse use);
   Directory* NewDirectory(int depth, MemoryUse use);
@@ -257,16 +270,17 @@ class BucketTable {
 
   enum class Resize { kDone, kRaced, kNoMemory };
   // Makes room in the segment of `entry`, which covers `hash`.
-  Resize Grow(Entry entry, ChainHash hash, MemoryUse use);
+  Resize Grow(Entry entry, ChainHash hash, MemoryUse use, Writing mode);
   // Copies the frozen `old` into one segment or, when `second` is given, two.
   bool CopyInto(Segment* old, Segment* first, Segment* second) const;
   // By one segment of first_pages or, unless second_pages is 0, two.
   Resize Replace(Segment* old, std::uint64_t mixed, std::uint32_t first_pages,
-                 std::uint32_t second_pages, MemoryUse use);
+                 std::uint32_t second_pages, MemoryUse use, Writing mode);
   void Publish(std::uint64_t mixed, Segment* old, Segment* first, Segment* second);
   bool DeepenDirectory(int depth, MemoryUse use);
   void Retire(void* memory, std::uint32_t pages);
 
+  WriterGate gate_;
   const std::uint64_t seed_;
   const std::uint64_t roomy_bytes_;
   PageArena* const pages_;
@@ -287,12 +301,12 @@ class BucketTable {
 };
 
 // Inlined into the writer's loop, so that the state of its transition stays in registers.
-template <typename Transition>
+template <Writing kMode, typename Transition>
 [[gnu::always_inline]] inline BucketTable::Update BucketTable::Apply(Place place, ChainHash hash,
                                                                      MemoryUse use,
                                                                      Transition transition) {
   for (;;) {
-    LockHome(hash, &place);
+    LockHome<kMode>(hash, &place);
     Bucket* const home = place.home;
     Bucket* bucket = home;
     int slot = bucket->Locate(hash);
@@ -300,34 +314,34 @@ template <typename Transition>
     const SetId before = slot < 0 ? kEmptySet : bucket->set[slot].load(std::memory_order_relaxed);
     const SetId after = transition(before);
     if (after == before || after == kNoSet) {
-      home->Unlock();
+      Unlock<kMode>(home);
       return {after == before ? Outcome::kUnchanged : Outcome::kNoMemory, before, before};
     }
     if (before != kEmptySet && after != kEmptySet) {
       bucket->set[slot].store(after, std::memory_order_release);
-      home->Unlock();
+      Unlock<kMode>(home);
       return {Outcome::kChanged, before, after};
     }
     Segment* const segment = SegmentOf(place.entry);
     if (after == kEmptySet) {
       bucket->set[slot].store(kEmptySet, std::memory_order_release);
       if (bucket != home) {
-        UpdateReach(place, bucket);
+        if (bucket == home + home->Reach()) LowerReach(place, home->Reach());
       } else if (home->Reach() > 0) {
         MoveBack(place, slot);
       }
       segment->Count(-1);
-      home->Unlock();
+      Unlock<kMode>(home);
       return {Outcome::kErased, before, after};
     }
-    if (Insert(home, hash, after)) {
+    if (Insert<kMode>(home, hash, after)) {
       const bool full = segment->Count(1) > segment->limit;
-      home->Unlock();
-      if (full) Grow(place.entry, hash, use);
+      Unlock<kMode>(home);
+      if (full) Grow(place.entry, hash, use, kMode);
       return {Outcome::kInserted, before, after};
     }
-    home->Unlock();
-    if (Grow(place.entry, hash, use) == Resize::kNoMemory) {
+    Unlock<kMode>(home);
+    if (Grow(place.entry, hash, use, kMode) == Resize::kNoMemory) {
       return {Outcome::kNoMemory, before, before};
     }
   }

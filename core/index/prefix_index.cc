@@ -22,6 +22,8 @@ using internal::MemoryUse;
 using internal::PlainLock;
 using internal::SetId;
 using internal::SetTable;
+using internal::WriterGate;
+using internal::Writing;
 
 namespace {
 
@@ -33,8 +35,6 @@ constexpr std::size_t kBlocksPerPin = 512;
 
 // Buckets asked for ahead of their turn: enough to cover a miss to memory at full speed.
 constexpr std::size_t kPrefetchAhead = 16;
-// And then looked at, so that other buckets that the step will touch are on their way, too.
-constexpr std::size_t kLookAhead = 6;
 
 // A small bound is to be used well.
 std::uint64_t RoomyBytes(std::uint64_t bound_bytes) {
@@ -47,7 +47,7 @@ std::uint64_t RoomyBytes(std::uint64_t bound_bytes) {
 PrefixIndex::PrefixIndex(const IndexOptions& options)
     : exact_blocks_(std::max(options.exact_blocks, 1u)),
       account_(options.bound_bytes),
-      pages_(kPageReserveBytes, &account_),
+      pages_(kPageReserveBytes, &account_, RoomyBytes(options.bound_bytes)),
       sets_(&pages_, &account_),
       table_(options.seed, &pages_, &epochs_, RoomyBytes(options.bound_bytes)),
       slots_(&account_),
@@ -99,8 +99,8 @@ class PrefixIndex::WriterLease {
 ApplyResult PrefixIndex::Apply(Slot slot, Tier tier, std::span<const ChainHash> removed,
                                std::span<const ChainHash> stored) {
   const WriterLease writer(this);
-  const Batch gone = ApplyAll<false>(writer.get(), slot, tier, removed);
-  const Batch come = ApplyAll<true>(writer.get(), slot, tier, stored);
+  const Batch gone = ApplyAll<false>(writer.get(), slot, tier, removed, stored);
+  const Batch come = ApplyAll<true>(writer.get(), slot, tier, stored, {});
   if (come.refused > 0) refused_.fetch_add(come.refused, std::memory_order_relaxed);
   return {.stored = come.changed,
           .already_stored = come.unchanged,
@@ -112,12 +112,15 @@ ApplyResult PrefixIndex::Apply(Slot slot, Tier tier, std::span<const ChainHash> 
 
 template <bool kAdd>
 PrefixIndex::Batch PrefixIndex::ApplyAll(Writer* writer, Slot slot, Tier tier,
-                                         std::span<const ChainHash> hashes) {
+                                         std::span<const ChainHash> hashes,
+                                         std::span<const ChainHash> then) {
   Batch batch;
   bool collected = false;
   while (!hashes.empty()) {
     const std::size_t limit = std::min(hashes.size(), kBlocksPerPin);
-    const std::size_t done = ApplySome<kAdd>(writer, slot, tier, hashes.first(limit), &batch);
+    const auto next = limit < hashes.size() ? hashes.subspan(limit) : then;
+    const std::size_t done =
+        ApplyPinned<kAdd>(writer, slot, tier, hashes.first(limit), next, &batch);
     hashes = hashes.subspan(done);
     if (done == limit) {
       collected = false;
@@ -137,11 +140,22 @@ PrefixIndex::Batch PrefixIndex::ApplyAll(Writer* writer, Slot slot, Tier tier,
 }
 
 template <bool kAdd>
-std::size_t PrefixIndex::ApplySome(Writer* writer, Slot slot, Tier tier,
-                                   std::span<const ChainHash> hashes, Batch* batch) {
+std::size_t PrefixIndex::ApplyPinned(Writer* writer, Slot slot, Tier tier,
+                                     std::span<const ChainHash> hashes,
+                                     std::span<const ChainHash> then, Batch* batch) {
   EpochDomain::Pin pin(&epochs_);
   // Not before the pin: a slot closed later is swept only when this pin is gone.
   if (!slots_.IsOpen(slot)) return hashes.size();
+  const WriterGate::Pass pass(table_.gate());
+  return pass.mode() == Writing::kAlone
+             ? ApplySome<kAdd, Writing::kAlone>(writer, slot, tier, hashes, then, batch)
+             : ApplySome<kAdd, Writing::kShared>(writer, slot, tier, hashes, then, batch);
+}
+
+template <bool kAdd, Writing kMode>
+std::size_t PrefixIndex::ApplySome(Writer* writer, Slot slot, Tier tier,
+                                   std::span<const ChainHash> hashes,
+                                   std::span<const ChainHash> then, Batch* batch) {
   writer->cache.Begin(sweeper_.generation());
   constexpr MemoryUse kUse = kAdd ? MemoryUse::kStore : MemoryUse::kRemoval;
   const Member member = internal::MakeMember(slot, tier);
@@ -160,21 +174,20 @@ std::size_t PrefixIndex::ApplySome(Writer* writer, Slot slot, Tier tier,
   std::int64_t entries = 0;
   std::uint64_t xor_of_hashes = 0;
   std::array<BucketTable::Place, kPrefetchAhead> places;
-  for (std::size_t i = 0; i < std::min(kPrefetchAhead, hashes.size()); ++i) {
-    places[i] = table_.PlaceToWrite(hashes[i]);
-  }
+  const auto ask_for = [&](std::size_t i) {
+    if (i < hashes.size()) {
+      places[i % kPrefetchAhead] = table_.PlaceToWrite(hashes[i]);
+    } else if (i - hashes.size() < then.size()) {
+      table_.PlaceToWrite(then[i - hashes.size()]);
+    }
+  };
+  for (std::size_t i = 0; i < kPrefetchAhead; ++i) ask_for(i);
   std::size_t done = 0;
   for (; done < hashes.size(); ++done) {
     const ChainHash hash = hashes[done];
-    BucketTable::Place& next = places[done % kPrefetchAhead];
-    const BucketTable::Place place = next;
-    if (done + kPrefetchAhead < hashes.size()) {
-      next = table_.PlaceToWrite(hashes[done + kPrefetchAhead]);
-    }
-    if (done + kLookAhead < hashes.size()) {
-      BucketTable::PrefetchMore(places[(done + kLookAhead) % kPrefetchAhead]);
-    }
-    const BucketTable::Update update = table_.Apply(place, hash, kUse, step);
+    const BucketTable::Place place = places[done % kPrefetchAhead];
+    ask_for(done + kPrefetchAhead);
+    const BucketTable::Update update = table_.Apply<kMode>(place, hash, kUse, step);
     if (update.outcome == BucketTable::Outcome::kUnchanged) {
       ++batch->unchanged;
       continue;

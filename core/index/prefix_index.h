@@ -1,6 +1,7 @@
 // The index that the router runs: see docs/index.md for the design and its reasons.
 //
-// Writers: a bucket is locked for one block of one Apply. Readers lock nothing and wait for nobody.
+// Writers: one that is alone keeps others out for some hundred blocks of an Apply; several lock a
+// bucket each for one block (writer_gate.h). Readers lock nothing and wait for nobody.
 #ifndef WARMPATH_CORE_INDEX_PREFIX_INDEX_H_
 #define WARMPATH_CORE_INDEX_PREFIX_INDEX_H_
 
@@ -70,12 +71,17 @@ class PrefixIndex final : public Index {
     std::uint32_t unchanged = 0;
     std::uint32_t refused = 0;
   };
+  // `then` is what will be applied next: its buckets are asked for in time.
   template <bool kAdd>
-  Batch ApplyAll(Writer* writer, Slot slot, Tier tier, std::span<const ChainHash> hashes);
-  // Applies a few of them under one pin; returns how many.
+  Batch ApplyAll(Writer* writer, Slot slot, Tier tier, std::span<const ChainHash> hashes,
+                 std::span<const ChainHash> then);
+  // Applies a few of them under one pin and pass; returns how many.
   template <bool kAdd>
+  std::size_t ApplyPinned(Writer* writer, Slot slot, Tier tier, std::span<const ChainHash> hashes,
+                          std::span<const ChainHash> then, Batch* batch);
+  template <bool kAdd, index_internal::Writing kMode>
   std::size_t ApplySome(Writer* writer, Slot slot, Tier tier, std::span<const ChainHash> hashes,
-                        Batch* batch);
+                        std::span<const ChainHash> then, Batch* batch);
   index_internal::SetId Step(Writer* writer, index_internal::SetId from,
                              index_internal::Member member, bool add);
   void CollectNow();

@@ -1,6 +1,7 @@
 #include "core/index/sweeper.h"
 
 #include <algorithm>
+#include <span>
 #include <thread>
 
 namespace warmpath::index_internal {
@@ -14,6 +15,8 @@ constexpr std::uint64_t kPressurePercent = 85;
 // Below this much, holes are not worth the copying.
 constexpr std::uint64_t kLeastCompaction = std::uint64_t{1} << 19;
 constexpr std::uint64_t kLeastShrink = 1 << 16;  // entries
+// Writers do not wait for more.
+constexpr std::size_t kChangesPerPass = 256;
 // Interning finds a translation again; remembering it is only faster.
 constexpr std::size_t kMostTranslations = 1 << 16;
 
@@ -138,17 +141,21 @@ void Sweeper::Walk(std::size_t* budget) {
     if (sets_->Marked(id) && !sets_->Outdated(id)) return;
     if (Translate(id) != id) to_change_.push_back(hash);
   });
-  std::int64_t erased = 0;
-  for (const ChainHash hash : to_change_) {
-    const auto update =
-        table_->Apply(table_->PlaceToWrite(hash), hash, MemoryUse::kRemoval,
-                      [this](SetId id) { return id == kEmptySet ? kEmptySet : Translate(id); });
-    if (update.outcome == BucketTable::Outcome::kErased) ++erased;
-    if (update.outcome == BucketTable::Outcome::kNoMemory) complete_ = false;
+  for (std::span<const ChainHash> rest = to_change_; !rest.empty();) {
+    const auto some = rest.first(std::min(rest.size(), kChangesPerPass));
+    rest = rest.subspan(some.size());
+    const WriterGate::Pass pass(table_->gate());
+    if (pass.mode() == Writing::kAlone) {
+      Change<Writing::kAlone>(some);
+    } else {
+      Change<Writing::kShared>(some);
+    }
   }
-  table_->AddEntries(-erased);
   *budget -= std::min(*budget, visited + to_change_.size() + 1);
-  table_->ShrinkSegment(position_);
+  {
+    const WriterGate::Pass pass(table_->gate());
+    table_->ShrinkSegment(position_, pass.mode());
+  }
   position_ = next;
   if (next != 0) return;
   translations_ = {};
@@ -158,6 +165,19 @@ void Sweeper::Walk(std::size_t* budget) {
     return;
   }
   phase_ = Phase::kSweepSets;
+}
+
+template <Writing kMode>
+void Sweeper::Change(std::span<const ChainHash> hashes) {
+  std::int64_t erased = 0;
+  for (const ChainHash hash : hashes) {
+    const auto update = table_->Apply<kMode>(
+        table_->PlaceToWrite(hash), hash, MemoryUse::kRemoval,
+        [this](SetId id) { return id == kEmptySet ? kEmptySet : Translate(id); });
+    if (update.outcome == BucketTable::Outcome::kErased) ++erased;
+    if (update.outcome == BucketTable::Outcome::kNoMemory) complete_ = false;
+  }
+  table_->AddEntries(-erased);
 }
 
 void Sweeper::End() {

@@ -24,6 +24,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -74,6 +75,9 @@ class Sweeper {
   void Begin();
   void ClearMarks();
   void Walk(std::size_t* budget);
+  // Brings the entries of these hashes up to date.
+  template <Writing kMode>
+  void Change(std::span<const ChainHash> hashes);
   void End();
   // Moves to `phase`, to be entered when all pins held now are gone.
   void Await(Phase phase);

@@ -19,7 +19,8 @@ using Outcome = BucketTable::Outcome;
 
 constexpr std::uint64_t kSeed = 12345;
 
-class BucketTableTest : public ::testing::Test {
+// In both modes of writing: alone, without locks, and shared.
+class BucketTableTest : public ::testing::TestWithParam<Writing> {
  protected:
   BucketTableTest() { Rebuild(0); }
 
@@ -32,7 +33,11 @@ class BucketTableTest : public ::testing::Test {
   }
   Outcome Set(ChainHash hash, SetId id, MemoryUse use = MemoryUse::kStore) {
     const EpochDomain::Pin pin(&epochs_);
-    return table_->Apply(table_->PlaceToWrite(hash), hash, use, [id](SetId) { return id; }).outcome;
+    const auto place = table_->PlaceToWrite(hash);
+    const auto step = [id](SetId) { return id; };
+    return GetParam() == Writing::kAlone
+               ? table_->Apply<Writing::kAlone>(place, hash, use, step).outcome
+               : table_->Apply<Writing::kShared>(place, hash, use, step).outcome;
   }
   SetId Find(ChainHash hash) {
     const EpochDomain::Pin pin(&epochs_);
@@ -53,7 +58,7 @@ class BucketTableTest : public ::testing::Test {
     std::uint64_t position = 0;
     do {
       const EpochDomain::Pin pin(&epochs_);
-      table_->ShrinkSegment(position);
+      table_->ShrinkSegment(position, GetParam());
       position = table_->VisitSegment(position, [](ChainHash, SetId) {});
     } while (position != 0);
     table_->Reclaim();
@@ -74,7 +79,12 @@ class BucketTableTest : public ::testing::Test {
   std::unique_ptr<BucketTable> table_;
 };
 
-TEST_F(BucketTableTest, SaysWhatItDid) {
+INSTANTIATE_TEST_SUITE_P(, BucketTableTest, ::testing::Values(Writing::kAlone, Writing::kShared),
+                         [](const auto& mode) {
+                           return mode.param == Writing::kAlone ? "Alone" : "Shared";
+                         });
+
+TEST_P(BucketTableTest, SaysWhatItDid) {
   EXPECT_EQ(Find(0), kEmptySet);
   EXPECT_EQ(Set(0, kEmptySet), Outcome::kUnchanged);
   EXPECT_EQ(Set(0, 5), Outcome::kInserted);
@@ -87,7 +97,7 @@ TEST_F(BucketTableTest, SaysWhatItDid) {
   EXPECT_EQ(Find(0), kEmptySet);
 }
 
-TEST_F(BucketTableTest, AgreesWithAMapThroughGrowthAndShrinking) {
+TEST_P(BucketTableTest, AgreesWithAMapThroughGrowthAndShrinking) {
   Random random(1);
   std::map<ChainHash, SetId> truth;
   std::vector<ChainHash> hashes(60'000);
@@ -114,7 +124,7 @@ TEST_F(BucketTableTest, AgreesWithAMapThroughGrowthAndShrinking) {
 }
 
 // Churn must not leave entries away from home for good: removals bring them back.
-TEST_F(BucketTableTest, RemovalsBringEntriesHome) {
+TEST_P(BucketTableTest, RemovalsBringEntriesHome) {
   constexpr std::uint64_t kHome = 0x80000000;
   std::vector<ChainHash> same_home;
   for (std::uint64_t i = 0; i < 8; ++i) same_home.push_back(HashMixedTo(i << 32 | kHome));
@@ -140,7 +150,7 @@ TEST_F(BucketTableTest, RemovalsBringEntriesHome) {
 }
 
 // The sweep may not overlook a set because its entry moved while the segment was walked.
-TEST_F(BucketTableTest, AnEntryThatMovesDuringAWalkIsVisited) {
+TEST_P(BucketTableTest, AnEntryThatMovesDuringAWalkIsVisited) {
   constexpr std::uint64_t kHome = 0x80000000;
   std::vector<ChainHash> at_home;
   for (std::uint64_t i = 0; i < Bucket::kEntries; ++i) {
@@ -161,7 +171,7 @@ TEST_F(BucketTableTest, AnEntryThatMovesDuringAWalkIsVisited) {
 
 // An entry is moved home again and again while a reader looks for it. (A reader that does not look
 // at the home bucket's version again misses it a thousand times.)
-TEST_F(BucketTableTest, ReadersNeverMissAnEntryThatMoves) {
+TEST_P(BucketTableTest, ReadersNeverMissAnEntryThatMoves) {
   constexpr std::uint64_t kHome = 0x80000000;
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
   constexpr std::uint64_t kMoves = 20'000;
@@ -205,7 +215,27 @@ TEST_F(BucketTableTest, ReadersNeverMissAnEntryThatMoves) {
   reader.join();
 }
 
-TEST_F(BucketTableTest, GrowsInSmallSteps) {
+// Growth always finds a next size, from whatever size a segment was shrunk to.
+TEST_P(BucketTableTest, WithoutABoundNoStoreIsRefused) {
+  for (const std::uint64_t roomy_bytes : {std::uint64_t{0}, BucketTable::kRoomyBytes}) {
+    Rebuild(/*bound=*/0, roomy_bytes);
+    Random random(7);
+    std::vector<ChainHash> hashes;
+    for (const std::size_t entries : {300'000, 20'000, 100'000, 1'000, 300'000, 0, 50'000}) {
+      while (hashes.size() < entries) {
+        hashes.push_back(random());
+        ASSERT_EQ(Set(hashes.back(), 1), Outcome::kInserted);
+      }
+      while (hashes.size() > entries) {
+        ASSERT_EQ(Set(hashes.back(), kEmptySet), Outcome::kErased);
+        hashes.pop_back();
+      }
+      ShrinkAll();
+    }
+  }
+}
+
+TEST_P(BucketTableTest, GrowsInSmallSteps) {
   Rebuild(/*bound=*/0, /*roomy_bytes=*/0);
   Random random(2);
   std::uint64_t previous = account_->used();
@@ -231,7 +261,7 @@ TEST_F(BucketTableTest, GrowsInSmallSteps) {
 
 // A table begins roomy, and by the time it has doubled after `roomy_bytes` it is as small as one
 // that was packed from the start.
-TEST_F(BucketTableTest, PacksWhenItIsLarge) {
+TEST_P(BucketTableTest, PacksWhenItIsLarge) {
   constexpr std::uint64_t kRoomy = std::uint64_t{4} << 20;
   const auto fill = [this](std::uint64_t roomy_bytes, std::uint64_t entries) {
     Rebuild(/*bound=*/0, roomy_bytes);
@@ -248,7 +278,7 @@ TEST_F(BucketTableTest, PacksWhenItIsLarge) {
   EXPECT_LT(fill(kRoomy, 600'000), 20);
 }
 
-TEST_F(BucketTableTest, ShrinksToWhatIsLeft) {
+TEST_P(BucketTableTest, ShrinksToWhatIsLeft) {
   Random random(3);
   std::vector<ChainHash> hashes(1'000'000);
   for (ChainHash& hash : hashes) Set(hash = random(), 1);
@@ -263,7 +293,7 @@ TEST_F(BucketTableTest, ShrinksToWhatIsLeft) {
   EXPECT_EQ(Content().size(), hashes.size() / 10);
 }
 
-TEST_F(BucketTableTest, AReplacedSegmentOutlivesItsReaders) {
+TEST_P(BucketTableTest, AReplacedSegmentOutlivesItsReaders) {
   Set(1, 1);
   const EpochDomain::Pin pin(&epochs_);
   const BucketTable::Place place = table_->PlaceToRead(1);
@@ -277,7 +307,7 @@ TEST_F(BucketTableTest, AReplacedSegmentOutlivesItsReaders) {
 }
 
 // Hashes that all want the same bucket. An agent that knew the seed could send them.
-TEST_F(BucketTableTest, CrowdedHashesAreRefusedAndHurtNobody) {
+TEST_P(BucketTableTest, CrowdedHashesAreRefusedAndHurtNobody) {
   Random random(5);
   std::set<ChainHash> others;
   for (int i = 0; i < 5'000; ++i) others.insert(random());
@@ -299,7 +329,7 @@ TEST_F(BucketTableTest, CrowdedHashesAreRefusedAndHurtNobody) {
   EXPECT_EQ(Content().size(), others.size());
 }
 
-TEST_F(BucketTableTest, StoresEndAtTheBoundAndRemovalsGoOn) {
+TEST_P(BucketTableTest, StoresEndAtTheBoundAndRemovalsGoOn) {
   Rebuild(std::uint64_t{4} << 20);
   Random random(6);
   std::vector<ChainHash> stored;

@@ -228,6 +228,59 @@ TEST(PrefixIndexStressTest, FourWritersTwoReadersWithoutHoles) {
   stress.Run(4, 2);
 }
 
+// Each writer is alone at times and one of several at others, and all change the same few entries.
+// (When one that is alone does not keep the others out, changes are lost by the hundred.)
+TEST(PrefixIndexStressTest, WritersOfTheSameBlocksLoseNothing) {
+  constexpr int kWriters = 4;
+  const std::vector<ChainHash> blocks = Chain(0, 1, 256);
+  const auto index = CreateIndex({});
+  std::vector<OwnSlot> own(kWriters);
+  for (OwnSlot& slot : own) slot.slot = *index->OpenSlot();
+  std::atomic<bool> stop{false};
+  std::thread sweeper([&] {
+    while (!stop) {
+      // Something to be swept out of these entries, too.
+      const Slot slot = *index->OpenSlot();
+      index->Apply(slot, Tier::kGpu, {}, blocks);
+      index->CloseSlot(slot);
+      while (index->Maintain(10'000)) std::this_thread::yield();
+    }
+  });
+  std::vector<std::thread> writers;
+  for (int i = 0; i < kWriters; ++i) {
+    writers.emplace_back([&, i] {
+      Random random(static_cast<std::uint64_t>(i));
+      std::set<ChainHash>& held = own[static_cast<std::size_t>(i)].held[0];
+      for (int round = 0; round < 4 * kRounds; ++round) {
+        std::vector<ChainHash> removed;
+        std::vector<ChainHash> stored;
+        const std::uint64_t share = 1 + random.Below(8);
+        for (const ChainHash block : blocks) {
+          if (random.Below(8) >= share) continue;
+          if (held.erase(block) > 0) {
+            removed.push_back(block);
+          } else {
+            held.insert(block);
+            stored.push_back(block);
+          }
+        }
+        const ApplyResult result =
+            index->Apply(own[static_cast<std::size_t>(i)].slot, Tier::kGpu, removed, stored);
+        ASSERT_EQ(result.removed, removed.size());
+        ASSERT_EQ(result.stored, stored.size());
+      }
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  stop = true;
+  sweeper.join();
+  for (const OwnSlot& slot : own) {
+    for (const ChainHash block : blocks) {
+      ASSERT_EQ(index->Holds(slot.slot, Tier::kGpu, block), slot.held[0].contains(block));
+    }
+  }
+}
+
 // A change that is under way is seen by halves, in whatever order its blocks come. Still nobody is
 // told of more than was held before or after it, nor of less.
 TEST(PrefixIndexStressTest, AChangeUnderWayIsBetweenBeforeAndAfter) {

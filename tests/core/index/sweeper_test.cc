@@ -24,8 +24,9 @@ class SweeperTest : public ::testing::Test {
   }
   void Put(ChainHash hash, SetId id) {
     const EpochDomain::Pin pin(&epochs_);
-    const auto update = table_.Apply(table_.PlaceToWrite(hash), hash, MemoryUse::kStore,
-                                     [id](SetId) { return id; });
+    const auto update = table_.Apply<Writing::kAlone>(
+        table_.PlaceToWrite(hash), hash, MemoryUse::kStore, [id](SetId) { return id; });
+    ASSERT_NE(update.outcome, BucketTable::Outcome::kNoMemory);
     if (update.outcome == BucketTable::Outcome::kInserted) table_.AddEntries(1);
     if (update.outcome == BucketTable::Outcome::kErased) table_.AddEntries(-1);
   }
@@ -133,8 +134,8 @@ TEST_F(SweeperTest, TheWalkWaitsForWritersAtWork) {
     slots_.Close(*slots_.Open());  // gives the sweep something to do
     EXPECT_FALSE(Finish());
     // The writer found `kept` in its cache before the cycle began.
-    const auto update = table_.Apply(table_.PlaceToWrite(10), 10, MemoryUse::kStore,
-                                     [kept](SetId) { return kept; });
+    const auto update = table_.Apply<Writing::kAlone>(
+        table_.PlaceToWrite(10), 10, MemoryUse::kStore, [kept](SetId) { return kept; });
     EXPECT_EQ(update.outcome, BucketTable::Outcome::kInserted);
     writer.reset();
   }

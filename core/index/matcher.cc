@@ -126,6 +126,15 @@ bool Matcher::Restrict(std::size_t position, SetId id, MatchSegments* result) {
   return any_held != 0;
 }
 
+bool Matcher::HoldTheSame(SetId a, SetId b, const MatchSegments& result) const {
+  if (a == kEmptySet || b == kEmptySet) return false;
+  std::array<std::uint64_t, kMaxWords> held_by_a;
+  std::array<std::uint64_t, kMaxWords> held_by_b;
+  sets_.Node(a).IntersectTier(0, result.words.data(), held_by_a.data(), words_);
+  sets_.Node(b).IntersectTier(0, result.words.data(), held_by_b.data(), words_);
+  return std::equal(held_by_a.data(), held_by_a.data() + words_, held_by_b.data());
+}
+
 void Matcher::LookAt(Round* round) const {
   std::array<const Bucket*, kMostPositions> homes;
   const std::size_t count = round->count;
@@ -198,10 +207,15 @@ bool Matcher::SearchFrom(std::size_t walked, SetId id, MatchSegments* result) {
     note(round.positions[i], round.ids[i]);
   }
 
+  const bool sweeping = slots_.AnyUnswept();
   std::array<Interval, kIntervals> left;  // to be resolved, the leftmost last
   std::size_t left_count = 0;
   for (;;) {
-    while (found_count > 0) left[left_count++] = found[--found_count];
+    while (found_count > 0) {
+      const Interval& change = found[--found_count];
+      if (sweeping && HoldTheSame(change.low_id, change.high_id, *result)) continue;
+      left[left_count++] = change;
+    }
     for (; left_count > 0 && left[left_count - 1].high - left[left_count - 1].low == 1;
          --left_count) {
       const Interval& change = left[left_count - 1];

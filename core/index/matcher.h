@@ -124,6 +124,9 @@ class Matcher {
   void LookAt(Round* round) const;
   // Intervals kept for later. Each round makes an interval six times narrower or resolves it.
   static constexpr std::size_t kIntervals = 512;
+  // Whether both sets hold the same of the running mask. While a slot that was closed is being
+  // swept out, the sets of a chain's blocks have it here and there, which is no change.
+  bool HoldTheSame(SetId a, SetId b, const MatchSegments& result) const;
   // The running mask becomes what the set holds of it; what that loses, if anything, is a segment.
   // False if nothing is left.
   bool Restrict(std::size_t position, SetId id, MatchSegments* result);

@@ -49,6 +49,7 @@ bool SlotMap::Close(Slot slot) {
   PlainLock lock(&mu_);
   if ((open_[slot / 64].fetch_and(~bit) & bit) == 0) return false;
   closed_[slot / 64] |= bit;
+  any_unswept_.store(true, std::memory_order_relaxed);
   open_count_.fetch_sub(1, std::memory_order_relaxed);
   SetHolesLocked(slot, false);
   return true;
@@ -94,6 +95,7 @@ void SlotMap::EndSweep(bool complete) {
     closed_[word] |= sweeping_[word];
   }
   sweeping_.fill(0);
+  any_unswept_.store(CountBits(closed_) > 0, std::memory_order_relaxed);
 }
 
 std::uint64_t SlotMap::unswept_count() const {

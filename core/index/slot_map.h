@@ -63,6 +63,8 @@ class SlotMap {
 
   std::uint64_t open_count() const { return open_count_.load(std::memory_order_relaxed); }
   std::uint64_t unswept_count() const;  // closed or sweeping
+  // Whether sets may still have members of slots that are not open.
+  bool AnyUnswept() const { return any_unswept_.load(std::memory_order_relaxed); }
   bool AnyClosed() const;
   std::uint64_t pairs() const;  // held by open slots
 
@@ -87,6 +89,7 @@ class SlotMap {
   std::array<std::atomic<std::uint64_t>, kMaxWords> holes_{};  // of them, those that may have some
   std::atomic<std::uint64_t> open_count_{0};
   std::atomic<std::uint64_t> holes_count_{0};
+  std::atomic<bool> any_unswept_{false};
   std::atomic<std::size_t> words_{0};
   std::array<std::atomic<Chunk*>, kMaxWords> chunks_{};
 

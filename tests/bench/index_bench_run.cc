@@ -72,24 +72,43 @@ double RunTogether(int threads, const std::function<void(int)>& fn) {
   return SecondsSince(start);
 }
 
-// Asks for a chain's hashes. In a router they have just been computed, and lie in the cache; here
-// they would come from memory, which is no cost of the index.
-void WarmChain(std::span<const ChainHash> chain) {
-  for (std::size_t i = 0; i < chain.size(); i += 8) __builtin_prefetch(chain.data() + i);
+// Asks for the hashes of a chain or an event. In a router they have just been computed or decoded,
+// and lie in the cache; here they would come from memory, which is no cost of the index.
+void Warm(std::span<const ChainHash> hashes) {
+  for (std::size_t i = 0; i < hashes.size(); i += 8) __builtin_prefetch(hashes.data() + i);
 }
 
 void WarmNext(const Corpus& corpus, std::size_t query, std::size_t step) {
-  if (query + step < corpus.queries.size()) WarmChain(corpus.queries[query + step]);
+  if (query + step < corpus.queries.size()) Warm(corpus.queries[query + step]);
+}
+
+// Calls apply(event) for the events of one of `writers`, in order.
+template <typename Apply>
+void ForEachEvent(const Corpus& corpus, int writer, int writers, Apply apply) {
+  const auto mine = [&](std::size_t i) {
+    return corpus.events[i].worker % static_cast<std::uint32_t>(writers) ==
+           static_cast<std::uint32_t>(writer);
+  };
+  const auto next_from = [&](std::size_t i) {
+    while (i < corpus.events.size() && !mine(i)) ++i;
+    return i;
+  };
+  for (std::size_t i = next_from(0); i < corpus.events.size();) {
+    const std::size_t next = next_from(i + 1);
+    if (next < corpus.events.size()) {
+      Warm(corpus.events[next].removed);
+      Warm(corpus.events[next].stored);
+    }
+    apply(corpus.events[i]);
+    i = next;
+  }
 }
 
 void ApplyEvents(Index* index, const Corpus& corpus, const std::vector<Slot>& slots, int writer,
                  int writers) {
-  for (const Event& event : corpus.events) {
-    if (event.worker % static_cast<std::uint32_t>(writers) != static_cast<std::uint32_t>(writer)) {
-      continue;
-    }
+  ForEachEvent(corpus, writer, writers, [&](const Event& event) {
     index->Apply(slots[event.worker], Tier::kGpu, event.removed, event.stored);
-  }
+  });
 }
 
 }  // namespace
@@ -339,11 +358,7 @@ double MeasureComparator(const Corpus& corpus, std::uint32_t workers, int writer
   std::atomic<std::uint64_t> sink{0};
   const double seconds = RunTogether(writers + readers, [&](int i) {
     if (i < writers) {
-      for (const Event& event : corpus.events) {
-        if (event.worker % static_cast<std::uint32_t>(writers) == static_cast<std::uint32_t>(i)) {
-          index->Apply(event);
-        }
-      }
+      ForEachEvent(corpus, i, writers, [&](const Event& event) { index->Apply(event); });
       return;
     }
     std::uint64_t sum = 0;

@@ -1,24 +1,22 @@
-// The whole engine in this process, over its real sockets.
+// What the engine answers over HTTP: completions, streams, ranks, refusals; callers that leave.
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <map>
-#include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "core/base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/fakes/engine/engine.h"
+#include "tests/fakes/engine/engine_http_fixture.h"
 #include "tests/fakes/engine/engine_test_client.h"
 #include "tests/fakes/engine/http_api.h"
 #include "tests/testing/status_matchers.h"
@@ -26,100 +24,10 @@
 namespace warmpath::engine {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::SizeIs;
-using ::testing::UnorderedElementsAre;
 using ::warmpath::testing::IsOk;
 using ::warmpath::testing::StatusIs;
-
-std::string Ids(std::uint64_t seed, std::size_t count) {
-  Random random(seed);
-  std::vector<std::uint64_t> ids;
-  for (std::size_t i = 0; i < count; ++i) ids.push_back(1'000 + random.Below(100'000));
-  return absl::StrJoin(ids, ",");
-}
-
-std::string Completion(const std::string& ids, int max_tokens, const std::string& more = "") {
-  return absl::StrCat("{\"prompt\":[", ids, "],\"max_tokens\":", max_tokens, more, "}");
-}
-
-class EngineHttpTest : public ::testing::Test {
- protected:
-  static EngineOptions Options() {
-    EngineOptions options;
-    options.models = {.base = "base", .loras = {"sql"}};
-    options.rank.model.block_size = 16;
-    options.rank.model.blocks = 1'000;
-    options.rank.model.duplicates = BlockCache::Duplicates::kKeep;
-    options.rank.speed_factor = 200;
-    options.rank.hash_seed = 99;
-    options.events.endpoint = "tcp://127.0.0.1:0";
-    options.events.replay_endpoint = "tcp://127.0.0.1:0";
-    options.events.replay_hwm = 0;
-    return options;
-  }
-
-  void Start(const EngineOptions& options) {
-    client_.reset();
-    http_.reset();
-    engine_.reset();
-    auto engine = Engine::Create(options);
-    ASSERT_THAT(engine, IsOk());
-    engine_ = *std::move(engine);
-    auto http = HttpApi::Start(engine_.get());
-    ASSERT_THAT(http, IsOk());
-    http_ = *std::move(http);
-    client_ = std::make_unique<EngineTestClient>(http_->port());
-  }
-
-  template <typename F>
-  static bool Eventually(F&& condition) {
-    for (int i = 0; i < 5'000; ++i) {
-      if (condition()) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    return false;
-  }
-
-  bool AtRest() const {
-    for (std::size_t r = 0; r < engine_->rank_count(); ++r) {
-      const RankStats stats = engine_->rank(r).Stats();
-      if (stats.running + stats.waiting > 0 || stats.unpublished) return false;
-    }
-    return true;
-  }
-
-  // /debug/cache says the same as the mirror of the events up to that sequence.
-  void ExpectTruth(EngineTestClient& client, std::size_t rank, const EventMirror& mirror) {
-    const JsonReply reply =
-        client.Get(absl::StrCat("/debug/cache?rank=", rank, "&at_seq=", mirror.next_seq() - 1));
-    ASSERT_EQ(reply.status, 200) << reply.text;
-    std::size_t blocks = 0;
-    for (const simdjson::dom::element block :
-         reply.json.at_pointer("/ranks/0/blocks").get_array()) {
-      ++blocks;
-      const auto it = mirror.blocks().find(std::uint64_t(block["hash"]));
-      ASSERT_NE(it, mirror.blocks().end()) << "the events lack a block at " << mirror.next_seq();
-      const simdjson::dom::element parent = block["parent"];
-      ASSERT_EQ(parent.is_null(), !it->second.parent.has_value());
-      if (!parent.is_null()) {
-        ASSERT_EQ(std::uint64_t(parent), *it->second.parent);
-      }
-      std::vector<TokenId> tokens;
-      for (const auto id : block["token_ids"].get_array()) {
-        tokens.push_back(static_cast<TokenId>(std::uint64_t(id)));
-      }
-      ASSERT_EQ(tokens, it->second.tokens);
-    }
-    ASSERT_EQ(blocks, mirror.blocks().size()) << "the events keep blocks too long";
-  }
-
-  std::unique_ptr<Engine> engine_;
-  std::unique_ptr<HttpApi> http_;
-  std::unique_ptr<EngineTestClient> client_;
-};
 
 TEST_F(EngineHttpTest, CachedTokensAreWhatTheCacheHeld) {
   Start(Options());
@@ -233,150 +141,6 @@ TEST_F(EngineHttpTest, TheFirstTokenComesNoEarlierThanTheModelSays) {
   // 20 ms + 8,000/16k * (1 + 4,000/31k), ten times as fast.
   EXPECT_GE(cold.count(), (0.020 + 0.5 * (1 + 4.0 / 31)) / 10);
   EXPECT_EQ(engine_->rank(0).Stats().steps, 1u);
-}
-
-// The events of a busy engine, applied one by one, give what the engine says it held: over
-// evictions, duplicate copies, LoRA, salts, both wire forms, both replay shapes and two ranks.
-class EngineTruthTest : public EngineHttpTest,
-                        public ::testing::WithParamInterface<std::pair<EventFormat, ReplayShape>> {
-};
-
-TEST_P(EngineTruthTest, EventsAndDebugCacheAgreeAtEverySampledSequence) {
-  EngineOptions options = Options();
-  options.ranks = 2;
-  options.rank.model.blocks = 300;
-  // Small, so that prompts are cut into chunks and concurrent ones duplicate each other's blocks.
-  options.rank.model.step_token_budget = 100;
-  options.rank.event_format = GetParam().first;
-  options.events.replay_shape = GetParam().second;
-  Start(options);
-  zmq::context_t context;
-  const auto mirror_of = [&](std::size_t r) {
-    return std::make_unique<EventMirror>(context, engine_->publisher(r)->replay_endpoint());
-  };
-  std::atomic<int> failures{0};
-  std::atomic<int> running{6};
-  std::vector<std::jthread> threads;
-  for (int t = 0; t < 6; ++t) {
-    threads.emplace_back([this, t, &failures, &running] {
-      EngineTestClient client(http_->port());
-      Random random(t + 1);
-      for (int i = 0; i < 40; ++i) {
-        // A few shared heads, own tails; at times no tail, which computes the head's last block
-        // once more.
-        std::string prompt = Ids(random.Below(4), 160);
-        if (i % 4 != 0) {
-          absl::StrAppend(&prompt, ",", Ids(1'000 + random(), 1 + random.Below(400)));
-        }
-        const char* more = i % 5 == 0   ? R"(,"model":"sql")"
-                           : i % 5 == 1 ? R"(,"model":"sql","cache_salt":"pepper")"
-                           : i % 5 == 2 ? R"(,"cache_salt":"pepper")"
-                                        : "";
-        const JsonReply reply = client.Post(
-            "/v1/completions", Completion(prompt, static_cast<int>(1 + random.Below(40)), more));
-        if (reply.status != 200) ++failures;
-      }
-      --running;
-    });
-  }
-  // While it runs: always the newest batch, which requests race with.
-  std::vector<std::unique_ptr<EventMirror>> live;
-  for (std::size_t r = 0; r < 2; ++r) live.push_back(mirror_of(r));
-  while (running > 0) {
-    for (std::size_t r = 0; r < 2; ++r) {
-      const std::optional<std::uint64_t> last = engine_->rank(r).Stats().last_seq;
-      if (!last || *last < live[r]->next_seq()) continue;
-      live[r]->Advance(*last);
-      ASSERT_NO_FATAL_FAILURE(ExpectTruth(*client_, r, *live[r]));
-    }
-  }
-  EXPECT_EQ(failures, 0);
-  ASSERT_TRUE(Eventually([this] { return AtRest(); }));
-  // Afterwards: the whole history, in strides.
-  Random random(5);
-  for (std::size_t r = 0; r < 2; ++r) {
-    const std::uint64_t last = *engine_->rank(r).Stats().last_seq;
-    const std::unique_ptr<EventMirror> mirror = mirror_of(r);
-    for (std::uint64_t seq = 0; seq <= last;
-         seq = std::max(seq + 1, std::min(seq + 1 + random.Below(last / 20), last))) {
-      mirror->Advance(seq);
-      ASSERT_NO_FATAL_FAILURE(ExpectTruth(*client_, r, *mirror));
-    }
-    EXPECT_EQ(mirror->next_seq(), last + 1);
-    EXPECT_GT(mirror->removals(), 100);
-    EXPECT_GT(mirror->most_copies(), 1u);
-    EXPECT_THAT(mirror->extra_keys(), UnorderedElementsAre("sql", "pepper"));
-    EXPECT_EQ(engine_->rank(r).Stats().free_blocks, 300u);
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Eras, EngineTruthTest,
-                         ::testing::Values(std::pair(EventFormat::kMap, ReplayShape::kNew),
-                                           std::pair(EventFormat::kPositional, ReplayShape::kOld)));
-
-TEST_F(EngineHttpTest, AnIdleEngineAnnouncesAResetAtOnce) {
-  Start(Options());
-  zmq::context_t context;
-  EventMirror mirror(context, engine_->publisher(0)->replay_endpoint());
-  client_->Post("/v1/completions", Completion(Ids(1, 100), 1));
-  ASSERT_TRUE(Eventually([this] { return AtRest(); }));
-  const std::uint64_t before = *engine_->rank(0).Stats().last_seq;
-  EXPECT_EQ(client_->Post("/reset_prefix_cache", "").status, 200);
-  ASSERT_TRUE(Eventually([&] { return *engine_->rank(0).Stats().last_seq == before + 1; }));
-  mirror.Advance(before + 1);
-  EXPECT_EQ(mirror.clears(), 1);
-  EXPECT_THAT(mirror.blocks(), IsEmpty());
-  ExpectTruth(*client_, 0, mirror);
-  const JsonReply old = client_->Get(absl::StrCat("/debug/cache?at_seq=", before));
-  EXPECT_THAT(old.text, HasSubstr("token_ids"));
-  const JsonReply reply = client_->Post("/v1/completions", Completion(Ids(1, 100), 1));
-  EXPECT_EQ(reply.Uint("/usage/prompt_tokens_details/cached_tokens"), 0u);
-}
-
-TEST_F(EngineHttpTest, ABusyEngineRefusesAReset) {
-  EngineOptions options = Options();
-  options.rank.speed_factor = 1;
-  Start(options);
-  std::jthread busy([this] {
-    EngineTestClient client(http_->port());
-    client.Post("/v1/completions", Completion(Ids(1, 3'000), 100));
-  });
-  ASSERT_TRUE(Eventually([this] { return engine_->rank(0).Stats().running == 1; }));
-  const JsonReply reply = client_->Post("/reset_prefix_cache", "");
-  EXPECT_EQ(reply.status, 409);
-  EXPECT_THAT(reply.text, HasSubstr("194 blocks are in use"));
-  busy.join();
-}
-
-TEST_F(EngineHttpTest, HistoryThatIsGoneIsSaidToBeGone) {
-  EngineOptions options = Options();
-  options.rank.history_batches = 2;
-  Start(options);
-  for (int i = 0; i < 5; ++i) client_->Post("/v1/completions", Completion(Ids(i, 20), 1));
-  ASSERT_TRUE(Eventually([this] { return AtRest(); }));
-  EXPECT_EQ(client_->Get("/debug/cache?at_seq=0").status, 410);
-  EXPECT_EQ(client_->Get("/debug/cache?at_seq=4").status, 200);
-  EXPECT_EQ(client_->Get("/debug/cache?at_seq=99").status, 404);
-  EXPECT_EQ(client_->Get("/debug/cache?at_seq=x").status, 400);
-  EXPECT_EQ(client_->Get("/debug/cache?rank=1").status, 400);
-  const JsonReply latest = client_->Get("/debug/cache");
-  EXPECT_EQ(latest.Uint("/ranks/0/seq"), 4u);
-  EXPECT_EQ(latest.Uint("/ranks/0/last_seq"), 4u);
-  EXPECT_EQ(latest.Uint("/block_size"), 16u);
-  EXPECT_EQ(client_->Get("/debug/state").Uint("/ranks/0/cached_blocks"), 5u);
-}
-
-TEST_F(EngineHttpTest, ALostMessageIsCountedAndReplayable) {
-  Start(Options());
-  EXPECT_EQ(client_->Post("/debug/drop?next=1", "").status, 200);
-  client_->Post("/v1/completions", Completion(Ids(1, 20), 1));
-  ASSERT_TRUE(Eventually([this] { return AtRest(); }));
-  EXPECT_EQ(client_->Get("/debug/state").Uint("/ranks/0/dropped_seqs/0"), 0u);
-  zmq::context_t context;
-  EventMirror mirror(context, engine_->publisher(0)->replay_endpoint());
-  mirror.Advance(0);
-  ExpectTruth(*client_, 0, mirror);
-  EXPECT_EQ(client_->Post("/debug/drop?rate=2", "").status, 400);
 }
 
 TEST_F(EngineHttpTest, AClientThatLeavesFreesItsBlocks) {

@@ -1,102 +1,23 @@
+// The sequencer with an engine that replays.
 #include "client/agent/feed/feed_sequencer.h"
 
-#include <algorithm>
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "client/agent/feed/payload_hash.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/client/agent/feed/sequencer_harness.h"
 
-namespace warmpath {
+namespace warmpath::testing {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// A payload of message `seq` of process `process`.
-std::string Payload(char process, std::uint64_t seq) {
-  return absl::StrCat(std::string(1, process), seq);
-}
-
-FeedPosition PositionAt(char process, std::uint64_t seq, std::optional<double> start = {}) {
-  return {seq, PayloadHash(Payload(process, seq)), start};
-}
-
-// Drives a sequencer and records what it asks for.
-class Harness : public FeedActions {
- public:
-  explicit Harness(bool replay, FeedOptions options = {})
-      : sequencer(WithReplay(options, replay), this) {}
-
-  void Live(char process, std::uint64_t seq) {
-    sequencer.OnMessage(seq, Payload(process, seq), now);
-  }
-  void LiveRange(char process, std::uint64_t first, std::uint64_t last) {
-    for (std::uint64_t seq = first; seq <= last; ++seq) Live(process, seq);
-  }
-  // The open request is answered with messages first..last and the end marker.
-  void Reply(char process, std::uint64_t first, std::uint64_t last) {
-    const std::uint64_t attempt = *open;
-    for (std::uint64_t seq = first; seq <= last; ++seq) {
-      sequencer.OnReplayMessage(attempt, seq, Payload(process, seq), now);
-    }
-    sequencer.OnReplayEnd(attempt, now);
-  }
-  void ReplyEmpty() { sequencer.OnReplayEnd(*open, now); }
-  void Advance(absl::Duration by) {
-    for (absl::Duration step = absl::Milliseconds(100); by > absl::ZeroDuration(); by -= step) {
-      now += step;
-      sequencer.Tick(now);
-    }
-  }
-  // What happened since the last call, as "a0 a1 loss:gap epoch ask:5".
-  std::vector<std::string> Take() { return std::exchange(log, {}); }
-
-  void Apply(std::uint64_t seq, std::string_view payload, std::uint64_t payload_hash) override {
-    EXPECT_EQ(payload_hash, PayloadHash(payload));
-    EXPECT_EQ(sequencer.position().last_seq, seq);
-    log.emplace_back(payload);
-  }
-  void RequestReplay(std::uint64_t from, std::uint64_t attempt) override {
-    EXPECT_FALSE(open.has_value()) << "one request at a time";
-    open = attempt;
-    log.push_back(absl::StrCat("ask:", from));
-  }
-  void ReplayDone(std::uint64_t attempt) override {
-    EXPECT_EQ(open, attempt);
-    open.reset();
-  }
-  void NewEpoch(std::string_view reason) override {
-    EXPECT_FALSE(reason.empty());
-    EXPECT_EQ(sequencer.position().last_seq, std::nullopt);
-    log.push_back("epoch");
-  }
-  void Loss(LossKind kind) override {
-    log.push_back(kind == LossKind::kGap ? "loss:gap" : "loss:start");
-  }
-
-  static FeedOptions WithReplay(FeedOptions options, bool replay) {
-    options.replay = replay;
-    return options;
-  }
-
-  absl::Time now = absl::FromUnixSeconds(1000);
-  std::vector<std::string> log;
-  std::optional<std::uint64_t> open;
-  FeedSequencer sequencer;
-};
-
-bool Exact(const Harness& h) { return h.sequencer.causes().empty(); }
-
-// ---- With replay ------------------------------------------------------------------------------
-
 TEST(FeedSequencerTest, StartsWithAReplayFromZero) {
-  Harness h(true);
+  SequencerHarness h(true);
   h.sequencer.Start(h.now);
   EXPECT_TRUE(h.sequencer.causes().Has(FeedCause::kResync));
   h.Live('a', 3);  // published while the replay runs
@@ -109,7 +30,7 @@ TEST(FeedSequencerTest, StartsWithAReplayFromZero) {
 }
 
 TEST(FeedSequencerTest, AnEngineWithoutEventsYetIsExact) {
-  Harness h(true);
+  SequencerHarness h(true);
   h.sequencer.Start(h.now);
   EXPECT_TRUE(h.sequencer.causes().Has(FeedCause::kSilent));
   h.ReplyEmpty();
@@ -119,7 +40,7 @@ TEST(FeedSequencerTest, AnEngineWithoutEventsYetIsExact) {
 }
 
 TEST(FeedSequencerTest, LiveMessagesBehindTheReplayAreDropped) {
-  Harness h(true);
+  SequencerHarness h(true);
   h.sequencer.Start(h.now);
   h.Reply('a', 0, 5);
   h.Take();
@@ -130,7 +51,7 @@ TEST(FeedSequencerTest, LiveMessagesBehindTheReplayAreDropped) {
 }
 
 TEST(FeedSequencerTest, Fault02_AGapIsFilledByReplay) {
-  Harness h(true);
+  SequencerHarness h(true);
   h.sequencer.Start(h.now);
   h.Reply('a', 0, 2);
   h.Take();
@@ -146,7 +67,7 @@ TEST(FeedSequencerTest, Fault02_AGapIsFilledByReplay) {
 }
 
 TEST(FeedSequencerTest, Fault02_AGapTheEngineCanNotFillIsALoss) {
-  Harness h(true);
+  SequencerHarness h(true);
   h.sequencer.Start(h.now);
   h.Reply('a', 0, 2);
   h.Take();
@@ -157,7 +78,7 @@ TEST(FeedSequencerTest, Fault02_AGapTheEngineCanNotFillIsALoss) {
 }
 
 TEST(FeedSequencerTest, Fault02_AGapIsALossWhenNobodyAnswers) {
-  Harness h(true);
+  SequencerHarness h(true);
   h.sequencer.Start(h.now);
   h.Reply('a', 0, 2);
   h.Take();
@@ -171,14 +92,14 @@ TEST(FeedSequencerTest, Fault02_AGapIsALossWhenNobodyAnswers) {
 }
 
 TEST(FeedSequencerTest, FirstSequenceAboveZeroIsAMissedStart) {
-  Harness h(true);
+  SequencerHarness h(true);
   h.sequencer.Start(h.now);
   h.Reply('a', 2, 4);
   EXPECT_THAT(h.Take(), ElementsAre("ask:0", "loss:start", "a2", "a3", "a4"));
 }
 
 TEST(FeedSequencerTest, ReplayThatLosesFramesIsAskedAgain) {
-  Harness h(true);
+  SequencerHarness h(true);
   h.sequencer.Start(h.now);
   const std::uint64_t attempt = *h.open;
   h.sequencer.OnReplayMessage(attempt, 0, "a0", h.now);
@@ -193,7 +114,7 @@ TEST(FeedSequencerTest, ReplayThatLosesFramesIsAskedAgain) {
 }
 
 TEST(FeedSequencerTest, LostEndMarkerCostsOnlyTime) {
-  Harness h(true);
+  SequencerHarness h(true);
   h.sequencer.Start(h.now);
   h.sequencer.OnReplayMessage(*h.open, 0, "a0", h.now);
   h.Live('a', 1);
@@ -204,7 +125,7 @@ TEST(FeedSequencerTest, LostEndMarkerCostsOnlyTime) {
 }
 
 TEST(FeedSequencerTest, ASlowReplayDoesNotTimeOut) {
-  Harness h(true);
+  SequencerHarness h(true);
   h.sequencer.Start(h.now);
   const std::uint64_t attempt = *h.open;
   for (std::uint64_t seq = 0; seq < 5; ++seq) {
@@ -216,7 +137,7 @@ TEST(FeedSequencerTest, ASlowReplayDoesNotTimeOut) {
 }
 
 TEST(FeedSequencerTest, Fault01_RestartIsSeenWhenTheSequenceGoesBack) {
-  Harness h(true);
+  SequencerHarness h(true);
   h.sequencer.Start(h.now);
   h.ReplyEmpty();
   h.LiveRange('a', 0, 5);
@@ -234,7 +155,7 @@ TEST(FeedSequencerTest, Fault01_RestartIsSeenWhenTheSequenceGoesBack) {
 }
 
 TEST(FeedSequencerTest, Fault01_RestartIsSeenByTheLastMessageItself) {
-  Harness h(true);
+  SequencerHarness h(true);
   h.sequencer.Start(h.now);
   h.ReplyEmpty();
   h.LiveRange('a', 0, 5);
@@ -253,7 +174,7 @@ TEST(FeedSequencerTest, Fault01_RestartIsSeenByTheLastMessageItself) {
 }
 
 TEST(FeedSequencerTest, Fault01_RestartBehindAGapIsSeenToo) {
-  Harness h(true);
+  SequencerHarness h(true);
   h.sequencer.Start(h.now);
   h.ReplyEmpty();
   h.LiveRange('a', 0, 2);
@@ -266,7 +187,7 @@ TEST(FeedSequencerTest, Fault01_RestartBehindAGapIsSeenToo) {
 }
 
 TEST(FeedSequencerTest, ReconnectToTheSameProcessGoesOn) {
-  Harness h(true);
+  SequencerHarness h(true);
   h.sequencer.Start(h.now);
   h.ReplyEmpty();
   h.LiveRange('a', 0, 5);
@@ -281,7 +202,7 @@ TEST(FeedSequencerTest, ReconnectToTheSameProcessGoesOn) {
 }
 
 TEST(FeedSequencerTest, AReconnectThatNobodyConfirmsIsANewEpoch) {
-  Harness h(true);
+  SequencerHarness h(true);
   h.sequencer.Start(h.now);
   h.ReplyEmpty();
   h.LiveRange('a', 0, 5);
@@ -297,7 +218,7 @@ TEST(FeedSequencerTest, AReconnectThatNobodyConfirmsIsANewEpoch) {
 }
 
 TEST(FeedSequencerTest, BufferTrimmedPastTheLastMessageIsANewEpoch) {
-  Harness h(true);
+  SequencerHarness h(true);
   h.sequencer.Start(h.now);
   h.ReplyEmpty();
   h.LiveRange('a', 0, 5);
@@ -311,7 +232,7 @@ TEST(FeedSequencerTest, BufferTrimmedPastTheLastMessageIsANewEpoch) {
 }
 
 TEST(FeedSequencerTest, SilenceIsProbedAndALostTailFound) {
-  Harness h(true);
+  SequencerHarness h(true);
   h.sequencer.Start(h.now);
   h.Reply('a', 0, 2);
   h.Take();
@@ -329,7 +250,7 @@ TEST(FeedSequencerTest, SilenceIsProbedAndALostTailFound) {
 }
 
 TEST(FeedSequencerTest, ProbesBackOff) {
-  Harness h(true);
+  SequencerHarness h(true);
   h.sequencer.Start(h.now);
   h.Reply('a', 0, 0);
   h.Take();
@@ -354,7 +275,7 @@ TEST(FeedSequencerTest, ProbesBackOff) {
 }
 
 TEST(FeedSequencerTest, LiveMessagesAreAppliedBesideAProbe) {
-  Harness h(true);
+  SequencerHarness h(true);
   h.sequencer.Start(h.now);
   h.Reply('a', 0, 0);
   h.Advance(absl::Seconds(1));
@@ -369,7 +290,7 @@ TEST(FeedSequencerTest, LiveMessagesAreAppliedBesideAProbe) {
 TEST(FeedSequencerTest, TheHeldBackBufferIsBounded) {
   FeedOptions options;
   options.max_buffered_messages = 4;
-  Harness h(true, options);
+  SequencerHarness h(true, options);
   h.sequencer.Start(h.now);
   h.LiveRange('a', 3, 20);
   EXPECT_EQ(h.sequencer.counts().buffer_dropped, 14u);
@@ -383,21 +304,21 @@ TEST(FeedSequencerTest, TheHeldBackBufferIsBounded) {
 
   options.max_buffered_messages = 1000;
   options.max_buffered_bytes = 10;
-  Harness bytes(true, options);
+  SequencerHarness bytes(true, options);
   bytes.sequencer.Start(bytes.now);
   bytes.LiveRange('a', 1, 9);
   EXPECT_EQ(bytes.sequencer.counts().buffer_dropped, 4u);
 }
 
 TEST(FeedSequencerTest, ARestoredPositionIsVerified) {
-  Harness same(true);
+  SequencerHarness same(true);
   same.sequencer.Start(same.now, PositionAt('a', 7));
   EXPECT_THAT(same.Take(), ElementsAre("ask:7"));
   same.Reply('a', 7, 9);
   EXPECT_THAT(same.Take(), ElementsAre("a8", "a9"));
   EXPECT_EQ(same.sequencer.counts().restarts, 0u);
 
-  Harness other(true);
+  SequencerHarness other(true);
   other.sequencer.Start(other.now, PositionAt('a', 7));
   other.Take();
   other.Live('b', 10);
@@ -408,7 +329,7 @@ TEST(FeedSequencerTest, ARestoredPositionIsVerified) {
 }
 
 TEST(FeedSequencerTest, AChangedProcessStartIsVerified) {
-  Harness h(true);
+  SequencerHarness h(true);
   h.sequencer.Start(h.now);
   h.sequencer.OnProcessStart(100, h.now);
   h.Reply('a', 0, 3);
@@ -421,113 +342,5 @@ TEST(FeedSequencerTest, AChangedProcessStartIsVerified) {
   EXPECT_THAT(h.Take(), ElementsAre("epoch", "ask:0"));
 }
 
-// ---- Without replay ---------------------------------------------------------------------------
-
-TEST(FeedSequencerTest, WithoutReplaySequenceZeroMakesItExact) {
-  Harness h(false);
-  h.sequencer.Start(h.now);
-  EXPECT_TRUE(h.sequencer.causes().Has(FeedCause::kSilent));
-  h.LiveRange('a', 0, 1);
-  EXPECT_THAT(h.Take(), ElementsAre("a0", "a1"));
-  EXPECT_TRUE(Exact(h));
-  h.Advance(absl::Seconds(100));
-  EXPECT_THAT(h.Take(), IsEmpty()) << "nobody to probe";
-}
-
-TEST(FeedSequencerTest, WithoutReplayALateStartIsMissed) {
-  Harness h(false);
-  h.sequencer.Start(h.now);
-  h.Live('a', 4);
-  EXPECT_THAT(h.Take(), ElementsAre("loss:start", "a4"));
-}
-
-TEST(FeedSequencerTest, Fault02_WithoutReplayAGapIsALoss) {
-  Harness h(false);
-  h.sequencer.Start(h.now);
-  h.Live('a', 0);
-  h.Live('a', 2);
-  EXPECT_THAT(h.Take(), ElementsAre("a0", "loss:gap", "a2"));
-  EXPECT_EQ(h.sequencer.counts().gaps, 1u);
-  EXPECT_EQ(h.sequencer.counts().losses, 1u);
-}
-
-TEST(FeedSequencerTest, Fault01_WithoutReplayGoingBackIsANewEpoch) {
-  Harness h(false);
-  h.sequencer.Start(h.now);
-  h.LiveRange('a', 0, 5);
-  h.Take();
-  h.Live('a', 5);
-  EXPECT_THAT(h.Take(), IsEmpty()) << "the very same message";
-  h.Live('b', 0);
-  EXPECT_THAT(h.Take(), ElementsAre("epoch", "b0"));
-  h.LiveRange('b', 1, 5);
-  h.Take();
-  h.Live('c', 5);
-  EXPECT_THAT(h.Take(), ElementsAre("epoch", "loss:start", "c5"));
-}
-
-TEST(FeedSequencerTest, Fault01_WithoutReplayADisconnectIsANewEpoch) {
-  Harness h(false);
-  h.sequencer.Start(h.now);
-  h.LiveRange('a', 0, 5);
-  h.Take();
-  h.sequencer.OnDisconnected(h.now);
-  EXPECT_THAT(h.Take(), ElementsAre("epoch"));
-  EXPECT_TRUE(h.sequencer.causes().Has(FeedCause::kSilent));
-  h.sequencer.OnConnected(h.now);
-  h.Live('b', 0);
-  EXPECT_THAT(h.Take(), ElementsAre("b0"));
-  EXPECT_TRUE(Exact(h));
-}
-
-TEST(FeedSequencerTest, Fault01_WithoutReplayAChangedStartTimeIsANewEpoch) {
-  Harness h(false);
-  h.sequencer.Start(h.now);
-  h.sequencer.OnProcessStart(100, h.now);
-  h.LiveRange('a', 0, 1);
-  h.Take();
-  h.sequencer.OnProcessStart(200, h.now);
-  EXPECT_THAT(h.Take(), ElementsAre("epoch"));
-  h.sequencer.OnProcessStart(200, h.now);
-  EXPECT_THAT(h.Take(), IsEmpty());
-  EXPECT_EQ(h.sequencer.position().process_start, 200);
-}
-
-TEST(FeedSequencerTest, WithoutReplayARestoredPositionMustBeProven) {
-  Harness proven(false);
-  proven.sequencer.Start(proven.now, PositionAt('a', 7, 100));
-  EXPECT_TRUE(proven.sequencer.causes().Has(FeedCause::kLateJoin));
-  proven.sequencer.OnProcessStart(100, proven.now);
-  proven.Live('a', 8);
-  EXPECT_THAT(proven.Take(), ElementsAre("a8"));
-  EXPECT_TRUE(Exact(proven));
-
-  Harness late(false);
-  late.sequencer.Start(late.now, PositionAt('a', 7, 100));
-  late.sequencer.OnProcessStart(100, late.now);
-  late.Live('a', 9);
-  EXPECT_THAT(late.Take(), ElementsAre("epoch", "loss:start", "a9"));
-
-  Harness unknown_start(false);
-  unknown_start.sequencer.Start(unknown_start.now, PositionAt('a', 7));
-  unknown_start.sequencer.OnProcessStart(100, unknown_start.now);
-  unknown_start.Live('a', 8);
-  EXPECT_THAT(unknown_start.Take(), ElementsAre("epoch", "loss:start", "a8"));
-
-  Harness restarted(false);
-  restarted.sequencer.Start(restarted.now, PositionAt('a', 7, 100));
-  restarted.sequencer.OnProcessStart(300, restarted.now);
-  EXPECT_THAT(restarted.Take(), ElementsAre("epoch"));
-  restarted.Live('b', 0);
-  EXPECT_THAT(restarted.Take(), ElementsAre("b0"));
-}
-
-TEST(FeedSequencerTest, TheEndMarkersSequenceIsNoMessage) {
-  Harness h(false);
-  h.sequencer.Start(h.now);
-  h.sequencer.OnMessage(~std::uint64_t{0}, "x", h.now);
-  EXPECT_THAT(h.Take(), IsEmpty());
-}
-
 }  // namespace
-}  // namespace warmpath
+}  // namespace warmpath::testing

@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -29,19 +30,19 @@
 #include "absl/synchronization/mutex.h"
 #include "core/base/log.h"
 #include "core/base/random.h"
-#include "core/fleet/feed.h"
-#include "core/fleet/fleet.h"
 #include "envoy/service/ext_proc/v3/external_processor.grpc.pb.h"
 #include "server/app.h"
 #include "server/ext_proc/answers.h"
 #include "server/ext_proc/metadata.h"
 #include "server/ext_proc/names.h"
 #include "tests/bench/paired_rounds.h"
+#include "tests/bench/played_worker.h"
 
 namespace warmpath {
 namespace {
 
 using bench::Die;
+using bench::kModel;
 using bench::MakeChannels;
 using bench::Medians;
 using bench::Round;
@@ -53,12 +54,12 @@ using Clock = std::chrono::steady_clock;
 
 constexpr char kConstantMethod[] = "/warmpath.bench.Constant/Process";
 constexpr char kPickMethod[] = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
-constexpr std::string_view kModel = "bench";
 constexpr char kEndpoints[] = "10.0.0.1:8000,10.0.0.2:8000,10.0.0.3:8000,10.0.0.4:8000";
 constexpr std::size_t kRequests = 256;  // distinct bodies, used in turn
 constexpr std::size_t kFamilies = 64;   // three quarters of a body are its family's
 constexpr int kChannels = 4;
 constexpr int kWorkers = 64;
+constexpr std::uint32_t kEngineBlock = 16;
 
 struct Settings {
   bool json = false;
@@ -176,31 +177,6 @@ class ConstantService final : public grpc::Service {
                [](grpc::CallbackServerContext*) { return new ConstantProcessor; }));
   }
 };
-
-// The agents of this fleet are only played: what the router tells them is of no interest.
-class Deaf final : public FeedSink {
- public:
-  void Send(FeedReply) override {}
-  void Close(absl::Status) override {}
-};
-
-// A worker without cache events: what it holds is predicted from the picks.
-std::unique_ptr<WorkerFeed> AddWorker(App& app, int number) {
-  Registration r;
-  r.agent_instance = absl::StrFormat("%016d", number);
-  r.worker_id = absl::StrCat("worker-", number);
-  r.model = std::string(kModel);
-  r.ranks = {{.rank = 0,
-              .address = absl::StrCat("10.0.0.", number + 1, ":8000"),
-              .epoch = 1,
-              .engine_block_size = 16,
-              .kv_capacity_tokens = 10'000'000,
-              .has_events = false,
-              .prefill_tokens_per_s = 20'000}};
-  auto feed = app.fleet().Register(r, "bench", std::make_shared<Deaf>());
-  if (!feed.ok()) Die(feed.status().ToString());
-  return *std::move(feed);
-}
 
 // --- The client's side
 
@@ -411,8 +387,11 @@ int RunServer(const Settings& settings) {
   options.extra_services.push_back(std::make_shared<ConstantService>());
   auto app = App::Start(std::move(options));
   if (!app.ok()) Die(app.status().ToString());
-  std::vector<std::unique_ptr<WorkerFeed>> feeds;
-  for (int i = 0; i < kWorkers; ++i) feeds.push_back(AddWorker(**app, i));
+  // Without cache events: what they hold is predicted from the picks.
+  std::vector<bench::PlayedWorker> workers;
+  for (int i = 0; i < kWorkers; ++i) {
+    workers.push_back(bench::AddWorker(**app, i, kEngineBlock, /*has_events=*/false));
+  }
 
   const Medians medians = RunChild((*app)->grpc_port(), settings);
   if (settings.json) {
@@ -428,7 +407,7 @@ int RunServer(const Settings& settings) {
                 medians.pick.p99_us, medians.ratio);
   }
   std::fflush(stdout);
-  feeds.clear();
+  workers.clear();
   return 0;
 }
 

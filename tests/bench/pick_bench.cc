@@ -33,6 +33,7 @@
 #include "tests/bench/message_pool.h"
 #include "tests/bench/paired_rounds.h"
 #include "tests/bench/pick_bench.h"
+#include "tests/bench/played_worker.h"
 #include "warmpath/v1/router.grpc.pb.h"
 
 namespace warmpath::bench {
@@ -137,7 +138,7 @@ int RunServer(const Settings& settings) {
   options.extra_services.push_back(std::make_shared<FloorService>(settings.floor_reads_as_pick));
   auto app = App::Start(std::move(options));
   if (!app.ok()) Die(app.status().ToString());
-  std::vector<std::unique_ptr<WorkerFeed>> feeds = AddWorkers(**app, settings);
+  std::vector<PlayedWorker> workers = AddWorkers(**app, settings);
   OpenReservations(**app, settings);
 
   PrintHandlerCost(**app, settings);
@@ -167,7 +168,7 @@ int RunServer(const Settings& settings) {
         ratio, cpu_ratio, hold_p99_us);
   }
   std::fflush(stdout);
-  feeds.clear();
+  workers.clear();
   return 0;
 }
 

@@ -4,18 +4,15 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <string_view>
 #include <vector>
 
-#include "core/fleet/feed.h"
 #include "server/app.h"
+#include "tests/bench/played_worker.h"
 #include "warmpath/v1/router.pb.h"
 
 namespace warmpath::bench {
 
 inline constexpr char kFloorMethod[] = "/warmpath.bench.Floor/Pick";
-inline constexpr std::string_view kModel = "bench";
 inline constexpr int kRequests = 256;  // distinct prompts, used in turn
 
 struct Settings {
@@ -37,7 +34,7 @@ v1::PickRequest MakeRequest(std::uint64_t number, const Settings& settings);
 void FillOutcome(std::uint64_t reservation, v1::OutcomeRequest* outcome);
 
 // Workers that hold `settings.blocks` between them, and `settings.open` reservations.
-std::vector<std::unique_ptr<WorkerFeed>> AddWorkers(App& app, const Settings& settings);
+std::vector<PlayedWorker> AddWorkers(App& app, const Settings& settings);
 void OpenReservations(App& app, const Settings& settings);
 
 // The caller: a process of its own.

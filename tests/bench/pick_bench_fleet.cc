@@ -1,15 +1,13 @@
 #include <algorithm>
 #include <string>
 #include <utility>
-#include <variant>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "core/base/random.h"
 #include "core/hashing/chain_hash.h"
 #include "core/routing/picker.h"
 #include "tests/bench/paired_rounds.h"
 #include "tests/bench/pick_bench.h"
+#include "tests/bench/played_worker.h"
 
 namespace warmpath::bench {
 namespace {
@@ -28,40 +26,15 @@ std::vector<TokenId> Prompt(std::size_t family, std::uint64_t variant, std::size
   return ids;
 }
 
-// The agents of this fleet are only played: what the router tells them is of no interest.
-class Deaf final : public FeedSink {
- public:
-  void Send(FeedReply reply) override {
-    if (const auto* registered = std::get_if<RegisteredReply>(&reply)) {
-      session = registered->session;
-    }
-  }
-  void Close(absl::Status) override {}
-  SessionId session = 0;
-};
-
-void Apply(WorkerFeed& feed, SessionId session, const FeedUpdate& update) {
-  if (const absl::Status status = feed.OnUpdate(session, update); !status.ok()) {
+void Apply(PlayedWorker& worker, const FeedUpdate& update) {
+  if (const absl::Status status = worker.feed->OnUpdate(worker.session, update); !status.ok()) {
     Die(status.ToString());
   }
 }
 
 // One worker that holds `share` blocks: chains of its families, and filler.
-std::unique_ptr<WorkerFeed> AddWorker(App& app, int number, const Settings& settings) {
-  Registration r;
-  r.agent_instance = absl::StrFormat("%016d", number);
-  r.worker_id = absl::StrCat("worker-", number);
-  r.model = std::string(kModel);
-  r.ranks = {{.rank = 0,
-              .address = absl::StrCat("10.0.0.", number + 1, ":8000"),
-              .epoch = 1,
-              .engine_block_size = settings.block_size,
-              .kv_capacity_tokens = 10'000'000,
-              .has_events = true,
-              .prefill_tokens_per_s = 20'000}};
-  auto sink = std::make_shared<Deaf>();
-  auto feed = app.fleet().Register(r, "bench", sink);
-  if (!feed.ok()) Die(feed.status().ToString());
+PlayedWorker AddFullWorker(App& app, int number, const Settings& settings) {
+  PlayedWorker worker = AddWorker(app, number, settings.block_size, /*has_events=*/true);
   std::vector<ChainHash> hashes;
   for (std::size_t family = 0; family < kFamilies; ++family) {
     if ((family + static_cast<std::size_t>(number)) % 8 != 0) continue;
@@ -75,19 +48,17 @@ std::unique_ptr<WorkerFeed> AddWorker(App& app, int number, const Settings& sett
   std::uint64_t seq = 0;
   std::uint64_t all = 0;
   for (const ChainHash hash : hashes) all ^= hash;
-  Apply(**feed, sink->session, SnapshotBeginUpdate{.delta_seq = ++seq, .epoch = 1});
+  Apply(worker, SnapshotBeginUpdate{.delta_seq = ++seq, .epoch = 1});
   for (std::size_t i = 0; i < hashes.size(); i += kMaxHashesPerMessage) {
     const std::size_t count = std::min(kMaxHashesPerMessage, hashes.size() - i);
-    Apply(**feed, sink->session,
-          SnapshotChunkUpdate{.delta_seq = ++seq, .hashes = {hashes.data() + i, count}});
+    Apply(worker, SnapshotChunkUpdate{.delta_seq = ++seq, .hashes = {hashes.data() + i, count}});
   }
-  Apply(**feed, sink->session,
-        SnapshotEndUpdate{.delta_seq = ++seq,
-                          .engine_seq = 1,
-                          .count = hashes.size(),
-                          .xor_of_hashes = all,
-                          .no_holes = true});  // the random ones are in no prompt's chain
-  return *std::move(feed);
+  Apply(worker, SnapshotEndUpdate{.delta_seq = ++seq,
+                                  .engine_seq = 1,
+                                  .count = hashes.size(),
+                                  .xor_of_hashes = all,
+                                  .no_holes = true});  // the random ones are in no prompt's chain
+  return worker;
 }
 
 }  // namespace
@@ -106,10 +77,10 @@ void FillOutcome(std::uint64_t reservation, v1::OutcomeRequest* outcome) {
   outcome->set_output_tokens(100);
 }
 
-std::vector<std::unique_ptr<WorkerFeed>> AddWorkers(App& app, const Settings& settings) {
-  std::vector<std::unique_ptr<WorkerFeed>> feeds;
-  for (int i = 0; i < settings.workers; ++i) feeds.push_back(AddWorker(app, i, settings));
-  return feeds;
+std::vector<PlayedWorker> AddWorkers(App& app, const Settings& settings) {
+  std::vector<PlayedWorker> workers;
+  for (int i = 0; i < settings.workers; ++i) workers.push_back(AddFullWorker(app, i, settings));
+  return workers;
 }
 
 void OpenReservations(App& app, const Settings& settings) {

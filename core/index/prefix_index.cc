@@ -81,10 +81,7 @@ class PrefixIndex::WriterLease {
       place_ = &index->writers_[hint % kWriters];
       place_->mu.Lock();
     }
-    if (place_->writer == nullptr) {
-      place_->writer = std::make_unique<Writer>();
-      index->account_.ForceCharge(sizeof(Writer));
-    }
+    index->WriterIn(&place_->writer);
   }
   ~WriterLease() ABSL_NO_THREAD_SAFETY_ANALYSIS { place_->mu.Unlock(); }
   WriterLease(const WriterLease&) = delete;
@@ -98,65 +95,82 @@ class PrefixIndex::WriterLease {
 
 ApplyResult PrefixIndex::Apply(Slot slot, Tier tier, std::span<const ChainHash> removed,
                                std::span<const ChainHash> stored) {
-  const WriterLease writer(this);
-  const Batch gone = ApplyAll<false>(writer.get(), slot, tier, removed, stored);
-  const Batch come = ApplyAll<true>(writer.get(), slot, tier, stored, {});
-  if (come.refused > 0) refused_.fetch_add(come.refused, std::memory_order_relaxed);
-  return {.stored = come.changed,
-          .already_stored = come.unchanged,
-          .removed = gone.changed,
-          .removed_missing = gone.unchanged,
-          .refused = come.refused,
-          .not_removed = gone.refused};
-}
-
-template <bool kAdd>
-PrefixIndex::Batch PrefixIndex::ApplyAll(Writer* writer, Slot slot, Tier tier,
-                                         std::span<const ChainHash> hashes,
-                                         std::span<const ChainHash> then) {
-  Batch batch;
+  Changes left = {removed, stored};
+  ApplyResult result;
   bool collected = false;
-  while (!hashes.empty()) {
-    const std::size_t limit = std::min(hashes.size(), kBlocksPerPin);
-    const auto next = limit < hashes.size() ? hashes.subspan(limit) : then;
-    const std::size_t done =
-        ApplyPinned<kAdd>(writer, slot, tier, hashes.first(limit), next, &batch);
-    hashes = hashes.subspan(done);
-    if (done == limit) {
+  while (!left.removed.empty() || !left.stored.empty()) {
+    if (ApplyPinned(slot, tier, &left, &result)) {
       collected = false;
       continue;
     }
     // A removal that needs a set for which there is no memory. Stores stop short of the bound, so
     // what is in the way are sets that nobody uses any more.
     if (collected) {
-      ++batch.refused;
-      hashes = hashes.subspan(1);
+      ++result.not_removed;
+      left.removed = left.removed.subspan(1);
     } else {
       CollectNow();
       collected = true;
     }
   }
-  return batch;
+  if (result.refused > 0) refused_.fetch_add(result.refused, std::memory_order_relaxed);
+  return result;
 }
 
-template <bool kAdd>
-std::size_t PrefixIndex::ApplyPinned(Writer* writer, Slot slot, Tier tier,
-                                     std::span<const ChainHash> hashes,
-                                     std::span<const ChainHash> then, Batch* batch) {
+bool PrefixIndex::ApplyPinned(Slot slot, Tier tier, Changes* left, ApplyResult* result) {
   EpochDomain::Pin pin(&epochs_);
   // Not before the pin: a slot closed later is swept only when this pin is gone.
-  if (!slots_.IsOpen(slot)) return hashes.size();
+  if (!slots_.IsOpen(slot)) {
+    *left = {};
+    return true;
+  }
   const WriterGate::Pass pass(table_.gate());
-  return pass.mode() == Writing::kAlone
-             ? ApplySome<kAdd, Writing::kAlone>(writer, slot, tier, hashes, then, batch)
-             : ApplySome<kAdd, Writing::kShared>(writer, slot, tier, hashes, then, batch);
+  if (pass.mode() == Writing::kAlone) {
+    return ApplyBoth<Writing::kAlone>(WriterIn(&alone_), slot, tier, left, result);
+  }
+  const WriterLease writer(this);
+  return ApplyBoth<Writing::kShared>(writer.get(), slot, tier, left, result);
+}
+
+PrefixIndex::Writer* PrefixIndex::WriterIn(std::unique_ptr<Writer>* place) {
+  if (*place == nullptr) {
+    *place = std::make_unique<Writer>();
+    account_.ForceCharge(sizeof(Writer));
+  }
+  return place->get();
+}
+
+template <Writing kMode>
+bool PrefixIndex::ApplyBoth(Writer* writer, Slot slot, Tier tier, Changes* left,
+                            ApplyResult* result) {
+  writer->cache.Begin(sweeper_.generation());
+  const auto removed = left->removed.first(std::min(left->removed.size(), kBlocksPerPin));
+  left->removed = left->removed.subspan(removed.size());
+  const Batch gone = ApplySome<false, kMode>(writer, slot, tier, removed,
+                                             left->removed.empty() ? left->stored : left->removed);
+  result->removed += gone.changed;
+  result->removed_missing += gone.unchanged;
+  if (gone.done < removed.size()) {
+    left->removed = {removed.data() + gone.done, removed.size() - gone.done + left->removed.size()};
+    return false;
+  }
+  if (!left->removed.empty()) return true;
+  const auto stored =
+      left->stored.first(std::min(left->stored.size(), kBlocksPerPin - removed.size()));
+  left->stored = left->stored.subspan(stored.size());
+  const Batch come = ApplySome<true, kMode>(writer, slot, tier, stored, left->stored);
+  result->stored += come.changed;
+  result->already_stored += come.unchanged;
+  result->refused += come.refused;
+  return true;
 }
 
 template <bool kAdd, Writing kMode>
-std::size_t PrefixIndex::ApplySome(Writer* writer, Slot slot, Tier tier,
-                                   std::span<const ChainHash> hashes,
-                                   std::span<const ChainHash> then, Batch* batch) {
-  writer->cache.Begin(sweeper_.generation());
+PrefixIndex::Batch PrefixIndex::ApplySome(Writer* writer, Slot slot, Tier tier,
+                                          std::span<const ChainHash> hashes,
+                                          std::span<const ChainHash> then) {
+  Batch batch;
+  if (hashes.empty()) return batch;
   constexpr MemoryUse kUse = kAdd ? MemoryUse::kStore : MemoryUse::kRemoval;
   const Member member = internal::MakeMember(slot, tier);
   SetId last_from = SetTable::kNoSet;
@@ -170,7 +184,6 @@ std::size_t PrefixIndex::ApplySome(Writer* writer, Slot slot, Tier tier,
     }
     return to;
   };
-  std::uint32_t changed = 0;
   std::int64_t entries = 0;
   std::uint64_t xor_of_hashes = 0;
   std::array<BucketTable::Place, kPrefetchAhead> places;
@@ -182,33 +195,31 @@ std::size_t PrefixIndex::ApplySome(Writer* writer, Slot slot, Tier tier,
     }
   };
   for (std::size_t i = 0; i < kPrefetchAhead; ++i) ask_for(i);
-  std::size_t done = 0;
-  for (; done < hashes.size(); ++done) {
-    const ChainHash hash = hashes[done];
-    const BucketTable::Place place = places[done % kPrefetchAhead];
-    ask_for(done + kPrefetchAhead);
+  for (std::size_t i = 0; i < hashes.size(); ++i, ++batch.done) {
+    const ChainHash hash = hashes[i];
+    const BucketTable::Place place = places[i % kPrefetchAhead];
+    ask_for(i + kPrefetchAhead);
     const BucketTable::Update update = table_.Apply<kMode>(place, hash, kUse, step);
     if (update.outcome == BucketTable::Outcome::kUnchanged) {
-      ++batch->unchanged;
+      ++batch.unchanged;
       continue;
     }
     if (update.outcome == BucketTable::Outcome::kNoMemory) {
       if (!kAdd) break;
-      ++batch->refused;
+      ++batch.refused;
       continue;
     }
-    ++changed;
+    ++batch.changed;
     xor_of_hashes ^= hash;
     entries += static_cast<int>(update.outcome == BucketTable::Outcome::kInserted) -
                static_cast<int>(update.outcome == BucketTable::Outcome::kErased);
   }
-  batch->changed += changed;
-  if (changed > 0) {
-    const std::int64_t count = changed;
+  if (batch.changed > 0) {
+    const std::int64_t count = batch.changed;
     slots_.AddToDigest(slot, tier, kAdd ? count : -count, xor_of_hashes);
   }
   if (entries != 0) table_.AddEntries(entries);
-  return done;
+  return batch;
 }
 
 SetId PrefixIndex::Step(Writer* writer, SetId from, Member member, bool add) {

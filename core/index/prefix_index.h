@@ -61,27 +61,33 @@ class PrefixIndex final : public Index {
     index_internal::PlainMutex mu;
     std::unique_ptr<Writer> writer ABSL_GUARDED_BY(mu);
   };
-  // More than threads that write at once; beyond it they wait for each other.
+  // More than threads that share in writing; beyond it they wait for each other.
   static constexpr std::size_t kWriters = 16;
   // Holds one of the places.
   class WriterLease;
 
+  Writer* WriterIn(std::unique_ptr<Writer>* place);  // makes it if it is not there
+
+  // What is left of an Apply.
+  struct Changes {
+    std::span<const ChainHash> removed;
+    std::span<const ChainHash> stored;
+  };
+  // Applies some hundred of them under one pin and pass. False when it came to a removal for which
+  // there is no memory, now the first in `left`.
+  bool ApplyPinned(Slot slot, Tier tier, Changes* left, ApplyResult* result);
+  template <index_internal::Writing kMode>
+  bool ApplyBoth(Writer* writer, Slot slot, Tier tier, Changes* left, ApplyResult* result);
   struct Batch {
+    std::size_t done = 0;  // fewer than were given: no memory to remove the next
     std::uint32_t changed = 0;
     std::uint32_t unchanged = 0;
     std::uint32_t refused = 0;
   };
   // `then` is what will be applied next: its buckets are asked for in time.
-  template <bool kAdd>
-  Batch ApplyAll(Writer* writer, Slot slot, Tier tier, std::span<const ChainHash> hashes,
-                 std::span<const ChainHash> then);
-  // Applies a few of them under one pin and pass; returns how many.
-  template <bool kAdd>
-  std::size_t ApplyPinned(Writer* writer, Slot slot, Tier tier, std::span<const ChainHash> hashes,
-                          std::span<const ChainHash> then, Batch* batch);
   template <bool kAdd, index_internal::Writing kMode>
-  std::size_t ApplySome(Writer* writer, Slot slot, Tier tier, std::span<const ChainHash> hashes,
-                        std::span<const ChainHash> then, Batch* batch);
+  Batch ApplySome(Writer* writer, Slot slot, Tier tier, std::span<const ChainHash> hashes,
+                  std::span<const ChainHash> then);
   index_internal::SetId Step(Writer* writer, index_internal::SetId from,
                              index_internal::Member member, bool add);
   void CollectNow();
@@ -99,6 +105,7 @@ class PrefixIndex final : public Index {
   index_internal::PlainMutex maintain_mu_;
   index_internal::Sweeper sweeper_;  // Step and CollectNow under maintain_mu_
 
+  std::unique_ptr<Writer> alone_;  // for who is alone in the table's gate
   std::array<WriterPlace, kWriters> writers_;
   std::atomic<std::uint64_t> refused_{0};
 };

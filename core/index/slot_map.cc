@@ -71,8 +71,11 @@ void SlotMap::SetHolesLocked(Slot slot, bool may) {
 void SlotMap::AddToDigest(Slot slot, Tier tier, std::int64_t count, std::uint64_t xor_of_hashes) {
   Chunk& chunk = *chunks_[slot / kPerChunk].load(std::memory_order_acquire);
   TierDigest& digest = chunk[slot % kPerChunk][static_cast<std::size_t>(tier)];
-  digest.count.fetch_add(static_cast<std::uint64_t>(count), std::memory_order_relaxed);
-  digest.xor_of_hashes.fetch_xor(xor_of_hashes, std::memory_order_relaxed);
+  // Not by atomic addition, which events of a block or two would feel.
+  const auto add = static_cast<std::uint64_t>(count);
+  digest.count.store(digest.count.load(std::memory_order_relaxed) + add, std::memory_order_relaxed);
+  digest.xor_of_hashes.store(digest.xor_of_hashes.load(std::memory_order_relaxed) ^ xor_of_hashes,
+                             std::memory_order_relaxed);
 }
 
 HoldingsDigest SlotMap::Digest(Slot slot, Tier tier) const {

@@ -35,6 +35,13 @@ class MemoryAccount {
     return true;
   }
 
+  // What removals had to take beyond the stores' limit. While it is not zero, stores may use what
+  // is charged but idle only as far as this much of it is left: it is what removals count on now.
+  std::uint64_t overdraft() const {
+    const std::uint64_t now = used();
+    return now > store_limit_ ? now - store_limit_ : 0;
+  }
+
   // For what cannot be refused: fixed parts at construction, and book-keeping of what is freed.
   void ForceCharge(std::uint64_t bytes) { used_.fetch_add(bytes, std::memory_order_relaxed); }
 

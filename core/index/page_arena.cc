@@ -119,7 +119,10 @@ PageArena::~PageArena() {
 
 void* PageArena::Allocate(std::uint32_t pages, MemoryUse use) {
   PlainLock lock(&mu_);
-  std::optional<std::uint32_t> start = warm_.Take(pages);
+  std::optional<std::uint32_t> start;
+  if (use != MemoryUse::kStore || account_->overdraft() <= warm_.pages() * kPageBytes) {
+    start = warm_.Take(pages);
+  }
   if (!start.has_value()) start = TakeColdLocked(pages, use);
   if (!start.has_value()) return nullptr;
   used_pages_ += pages;
@@ -129,19 +132,26 @@ void* PageArena::Allocate(std::uint32_t pages, MemoryUse use) {
 std::optional<std::uint32_t> PageArena::TakeColdLocked(std::uint32_t pages, MemoryUse use) {
   const std::uint32_t regions = (pages + kRegionPages - 1) / kRegionPages;
   const std::uint32_t region_pages = regions * kRegionPages;
-  const bool huge = WantsHugeLocked() && account_->Charge(region_pages * kPageBytes, use);
-  if (!huge) {
+  // As a store, whatever the use is: the rest of a region is for stores, too.
+  bool huge = WantsHugeLocked() && account_->Charge(region_pages * kPageBytes, MemoryUse::kStore);
+  std::optional<std::uint32_t> region;
+  if (huge) {
+    region = TakeRegionsLocked(regions, huge);
+    if (!region.has_value()) account_->Release(region_pages * kPageBytes);
+  }
+  if (!region.has_value()) {
+    huge = false;
     const std::uint64_t bytes = pages * kPageBytes;
     if (!account_->Charge(bytes, use)) {
       TrimLocked(0);
       if (!account_->Charge(bytes, use)) return std::nullopt;
     }
     if (const auto start = cold_.Take(pages)) return start;
-  }
-  const auto region = TakeRegionsLocked(regions, huge);
-  if (!region.has_value()) {
-    account_->Release((huge ? region_pages : pages) * kPageBytes);
-    return std::nullopt;
+    region = TakeRegionsLocked(regions, huge);
+    if (!region.has_value()) {
+      account_->Release(bytes);
+      return std::nullopt;
+    }
   }
   const std::uint32_t start = *region * kRegionPages;
   if (pages < region_pages) {
@@ -184,7 +194,9 @@ void PageArena::Free(void* memory, std::uint32_t pages) {
   } else {
     warm_.Add(start, pages);
   }
-  if (warm_.pages() > MostWarmPagesLocked()) TrimLocked(MostWarmPagesLocked());
+  // Some way below the limit, so that not each of the next calls does it again.
+  const std::uint64_t most = MostWarmPagesLocked();
+  if (warm_.pages() > most) TrimLocked(most / 4 * 3);
 }
 
 bool PageArena::WantsHugeLocked() const {
@@ -200,29 +212,37 @@ void PageArena::Trim() {
   TrimLocked(WantsHugeLocked() ? used_pages_ / kHugeWarmShare : 0);
 }
 
+void PageArena::TrimAll() {
+  PlainLock lock(&mu_);
+  TrimLocked(0);
+}
+
 void PageArena::TrimLocked(std::uint64_t most_kept) {
+  if (warm_.pages() == 0) return;  // the usual case at the bound
   std::vector<Run> runs;
   warm_.ForEach([&](std::uint32_t start, std::uint32_t pages) { runs.push_back({start, pages}); });
-  // By region: how many pages of it are free.
-  std::vector<std::uint32_t> free_pages(huge_.size());
+  // Huge pages with free parts, the emptiest first.
+  struct Region {
+    std::uint32_t region;
+    std::uint32_t free_pages;
+  };
+  std::vector<Region> regions;
   for (const Run& run : runs) {
-    ForEachRegion(run,
-                  [&](std::uint32_t region, const Run& part) { free_pages[region] += part.pages; });
+    ForEachRegion(run, [&](std::uint32_t region, const Run& part) {
+      if (regions.empty() || regions.back().region != region) regions.push_back({region, 0});
+      regions.back().free_pages += part.pages;
+    });
   }
-  // The emptiest are cut first.
-  std::vector<std::uint32_t> to_cut;
+  std::erase_if(regions, [this](const Region& at) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    return !huge_[at.region] || at.free_pages == kRegionPages;
+  });
+  std::sort(regions.begin(), regions.end(),
+            [](const Region& a, const Region& b) { return a.free_pages > b.free_pages; });
   std::uint64_t kept = 0;
-  for (std::uint32_t region = 0; region < huge_.size(); ++region) {
-    if (!huge_[region] || free_pages[region] == 0 || free_pages[region] == kRegionPages) continue;
-    to_cut.push_back(region);
-    kept += free_pages[region];
-  }
-  std::sort(to_cut.begin(), to_cut.end(),
-            [&](std::uint32_t a, std::uint32_t b) { return free_pages[a] > free_pages[b]; });
-  for (const std::uint32_t region : to_cut) {
-    if (kept <= most_kept) break;
-    kept -= free_pages[region];
-    SetHugeLocked(region, 1, false);
+  for (const Region& at : regions) kept += at.free_pages;
+  for (std::size_t i = 0; i < regions.size() && kept > most_kept; ++i) {
+    kept -= regions[i].free_pages;
+    SetHugeLocked(regions[i].region, 1, false);
   }
   warm_.Clear();
   for (const Run& run : runs) {

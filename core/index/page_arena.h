@@ -7,7 +7,7 @@
 // Between the first few megabytes and `roomy_bytes` the system is asked for huge pages. A table is
 // read and written at random, and by small pages nearly every access first waits for its address to
 // be translated: that is a fifth of a writer's time. The price is that memory comes and goes in
-// regions of 2 MiB, and that up to a fifth of it lies idle in the holes between runs of all
+// regions of 2 MiB, and that up to an eighth lies idle in the holes between runs of all
 // lengths. That is too much for a large index, whose memory comes in small pages. A region counts
 // as held from its first page on; it is given back when all of it is free, or, when too much is
 // free, cut into small pages, the emptiest regions first. What is freed in small pages is not used
@@ -103,6 +103,8 @@ class PageArena {
 
   // Gives free pages back to the system, but for some between used ones in huge pages.
   void Trim();
+  // Gives all of them back, cutting huge pages.
+  void TrimAll();
 
  private:
   using Run = RunMap::Run;

@@ -115,7 +115,8 @@ bool SetTable::NewChunk(MemoryUse use, Cursor* cursor) {
   if (use == MemoryUse::kFixed && set_aside_ >= kChunkBytes) {
     set_aside_ -= kChunkBytes;
   } else if (!account_->Charge(kChunkBytes, use)) {
-    return false;
+    pages_->TrimAll();
+    if (!account_->Charge(kChunkBytes, use)) return false;
   }
   if (!range_.Enable(half_ * half_bytes + offset, kChunkBytes)) {
     account_->Release(kChunkBytes);
@@ -136,9 +137,36 @@ void SetTable::PushFree(SetId id, std::uint32_t units) {
     const auto length = std::min<std::uint32_t>(units, kMaxUnits);
     std::memcpy(base_ + id * kUnitBytes, &free_[length], sizeof(SetId));
     free_[length] = id;
+    ++free_count_[length];
     id += length;
     units -= length;
   }
+}
+
+SetId SetTable::PopFree(std::uint32_t units) {
+  const SetId id = free_[units];
+  if (id == kEmptySet) return id;
+  std::memcpy(&free_[units], base_ + id * kUnitBytes, sizeof(SetId));
+  --free_count_[units];
+  return id;
+}
+
+std::uint64_t SetTable::FreeBytes(std::uint32_t units) const {
+  std::uint64_t free = new_sets_.end - new_sets_.next;
+  for (std::uint32_t length = units; length <= kMaxUnits; ++length) {
+    free += std::uint64_t{length} * free_count_[length];
+  }
+  return free * kUnitBytes;
+}
+
+SetId SetTable::CutFree(std::uint32_t units) {
+  for (std::uint32_t length = units + 1; length <= kMaxUnits; ++length) {
+    const SetId id = PopFree(length);
+    if (id == kEmptySet) continue;
+    PushFree(id + units, length - units);
+    return id;
+  }
+  return kEmptySet;
 }
 
 SetId SetTable::Store(const SetNode& content, MemoryUse use) {
@@ -147,13 +175,19 @@ SetId SetTable::Store(const SetNode& content, MemoryUse use) {
   {
     PlainLock lock(&arena_mu_);
     Cursor* const cursor = use == MemoryUse::kFixed ? &copies_ : &new_sets_;
-    id = free_[units];
-    if (id != kEmptySet) {
-      std::memcpy(&free_[units], base_ + id * kUnitBytes, sizeof(SetId));
-    } else {
-      if (cursor->end - cursor->next < units && !NewChunk(use, cursor)) return kNoSet;
-      id = cursor->next;
-      cursor->next += units;
+    if (use == MemoryUse::kStore) {
+      const std::uint64_t overdraft = account_->overdraft();
+      if (overdraft > 0 && overdraft > FreeBytes(units)) return kNoSet;
+    }
+    id = PopFree(units);
+    if (id == kEmptySet) {
+      if (cursor->end - cursor->next >= units || NewChunk(use, cursor)) {
+        id = cursor->next;
+        cursor->next += units;
+      } else {
+        id = CutFree(units);
+        if (id == kEmptySet) return kNoSet;
+      }
     }
     used_units_.fetch_add(units, std::memory_order_relaxed);
   }
@@ -192,6 +226,7 @@ void SetTable::BeginCycle(bool compact) {
   new_sets_ = {};
   copies_ = {};
   free_.fill(kEmptySet);
+  free_count_.fill(0);
   used_units_.store(0, std::memory_order_relaxed);
 }
 

@@ -128,6 +128,11 @@ class SetTable {
   bool NewChunk(MemoryUse use, Cursor* cursor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(arena_mu_);
   std::uint64_t RoomForCopies() const { return used_bytes() / 8 * 9 + 2 * kChunkBytes; }
   void PushFree(SetId id, std::uint32_t units) ABSL_EXCLUSIVE_LOCKS_REQUIRED(arena_mu_);
+  // In free runs of at least this length.
+  std::uint64_t FreeBytes(std::uint32_t units) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(arena_mu_);
+  // Room that is free, of this length, or cut from a longer one; kEmptySet when there is none.
+  SetId PopFree(std::uint32_t units) ABSL_EXCLUSIVE_LOCKS_REQUIRED(arena_mu_);
+  SetId CutFree(std::uint32_t units) ABSL_EXCLUSIVE_LOCKS_REQUIRED(arena_mu_);
   void ClearMarks();
   void ChargeRetired();
 
@@ -149,6 +154,7 @@ class SetTable {
   std::uint64_t set_aside_ ABSL_GUARDED_BY(arena_mu_) = 0;  // charged for copies, not yet used
   // Heads of lists of free runs by length; a free run's first word is the next one's id.
   std::array<SetId, kMaxUnits + 1> free_ ABSL_GUARDED_BY(arena_mu_){};
+  std::array<std::uint32_t, kMaxUnits + 1> free_count_ ABSL_GUARDED_BY(arena_mu_){};
   std::atomic<std::uint64_t> used_units_{0};
   std::atomic<std::uint64_t> arena_bytes_{0};
 

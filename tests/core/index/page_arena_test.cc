@@ -160,6 +160,40 @@ TEST_F(HugePageArenaTest, SmallPagesAreLeftForHugeOnes) {
   EXPECT_EQ(pages(), kRegionPages) << "but a huge page now";
 }
 
+// A region that removals asked for must not hand the rest of itself to stores.
+TEST(PageArenaTest, HugePagesLeaveRemovalsTheirReserve) {
+  constexpr std::uint64_t kBound = std::uint64_t{64} << 20;
+  MemoryAccount account(kBound);
+  PageArena arena(kReserve, &account, kReserve);
+  ASSERT_NE(arena.Allocate(4 * kRegionPages, MemoryUse::kStore), nullptr);
+  const std::uint64_t elsewhere = account.store_limit() - account.used();
+  ASSERT_TRUE(account.Charge(elsewhere, MemoryUse::kStore));
+  const std::uint64_t reserve = (kBound - account.store_limit()) / kPage;
+  std::vector<void*> removals;
+  for (std::uint64_t i = 0; i < reserve; ++i) {
+    removals.push_back(arena.Allocate(1, MemoryUse::kRemoval));
+    ASSERT_NE(removals.back(), nullptr);
+    ASSERT_EQ(arena.Allocate(1, MemoryUse::kStore), nullptr);
+  }
+  EXPECT_EQ(account.used(), kBound);
+  // Stores may not have what removals give back, until as much is free as they had to take.
+  for (void* const page : removals) {
+    ASSERT_EQ(arena.Allocate(1, MemoryUse::kStore), nullptr);
+    arena.Free(page, 1);
+  }
+  account.Release(elsewhere);
+  EXPECT_NE(arena.Allocate(1, MemoryUse::kStore), nullptr);
+}
+
+TEST(PageArenaTest, WhatCannotBeRefusedTakesNoMoreThanItMust) {
+  MemoryAccount account(std::uint64_t{64} << 20);
+  PageArena arena(kReserve, &account, kReserve);
+  ASSERT_NE(arena.Allocate(4 * kRegionPages, MemoryUse::kStore), nullptr);
+  ASSERT_TRUE(account.Charge(account.bound() - account.used(), MemoryUse::kRemoval));
+  ASSERT_NE(arena.Allocate(1, MemoryUse::kFixed), nullptr);
+  EXPECT_EQ(account.used(), account.bound() + kPage);
+}
+
 TEST(PageArenaTest, NearTheBoundPagesAreSmall) {
   MemoryAccount account((4 * kRegionPages + 100) * kPage);
   PageArena arena(kReserve, &account, kReserve);

@@ -296,6 +296,50 @@ TEST(PrefixIndexBoundTest, Fault13_StoresAreRefusedAtTheBoundAndRemovalsGoOn) {
 }
 
 // An index that is smaller than its own tables still answers.
+// Nearly every block has a set of its own, so that each removal needs room for a new one. Stores
+// that took what removals before them had left used up what is kept for removals, for good.
+TEST(PrefixIndexBoundTest, ChurnAtTheBoundLeavesRoomForRemovals) {
+  constexpr ChainHash kBlocks = 3000;
+  const auto index = CreateIndex({.bound_bytes = std::uint64_t{2} << 20});
+  Random random(1);
+  struct Worker {
+    Slot slot;
+    std::set<ChainHash> held;  // or refused: a removal of what is not there changes nothing
+  };
+  std::vector<Worker> workers(1000);
+  std::uint64_t refused = 0;
+  const auto apply = [&](Worker* worker, int changes) {
+    std::set<ChainHash> removed;
+    std::set<ChainHash> stored;
+    for (int i = 0; i < changes; ++i) {
+      const ChainHash block = 1 + random.Below(kBlocks);
+      if (removed.contains(block) || stored.contains(block)) continue;
+      if (worker->held.erase(block) > 0) {
+        removed.insert(block);
+      } else {
+        worker->held.insert(block);
+        stored.insert(block);
+      }
+    }
+    const ApplyResult result = index->Apply(worker->slot, Tier::kGpu,
+                                            std::vector<ChainHash>(removed.begin(), removed.end()),
+                                            std::vector<ChainHash>(stored.begin(), stored.end()));
+    refused += result.refused;
+    return result.not_removed;
+  };
+  for (std::size_t i = 0; i < workers.size(); ++i) {
+    workers[i].slot = *index->OpenSlot();
+    ASSERT_EQ(apply(&workers[i], 100), 0u);
+    if (i % 20 == 0) index->Maintain(100'000);
+  }
+  for (int i = 0; i < 20'000; ++i) {
+    ASSERT_EQ(apply(&workers[random.Below(workers.size())], 8), 0u) << i;
+    if (i % 20 == 0) index->Maintain(20'000);
+    ASSERT_LE(index->Stats().bytes, index->Stats().bound_bytes);
+  }
+  EXPECT_GT(refused, 10'000u) << "it was at its bound";
+}
+
 TEST(PrefixIndexBoundTest, ATinyBoundRefusesEverythingAndBreaksNothing) {
   const auto index = CreateIndex({.bound_bytes = 1});
   const Slot slot = *index->OpenSlot();

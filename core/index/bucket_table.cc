@@ -236,11 +236,14 @@ BucketTable::Resize BucketTable::Replace(Segment* old, std::uint64_t mixed,
     return Resize::kNoMemory;
   }
   const int depth = old->depth + (split ? 1 : 0);
+  // More pages are tried when a copy does not fit; hashes crowded on purpose may fit nowhere, and
+  // what was to shrink may not grow.
+  const bool shrinks = !split && first_pages < old->pages;
   const std::uint32_t most_pages =
-      std::min(std::max(first_pages, second_pages) + old->pages + 1, kMaxPages);
+      shrinks ? old->pages - 1
+              : std::min(std::max(first_pages, second_pages) + old->pages + 1, kMaxPages);
   bool frozen = false;
   for (;; ++first_pages, second_pages += split ? 1 : 0) {
-    // More pages are tried when a copy does not fit; hashes crowded on purpose may fit nowhere.
     const bool hopeless = std::max(first_pages, second_pages) > most_pages;
     Segment* const first = hopeless ? nullptr : NewSegment(first_pages, depth, use);
     Segment* const second =

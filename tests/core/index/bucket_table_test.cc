@@ -323,10 +323,46 @@ TEST_P(BucketTableTest, CrowdedHashesAreRefusedAndHurtNobody) {
   }
   EXPECT_GT(refused, 2'000);
   EXPECT_LT(account_->used(), std::uint64_t{16} << 20);
-  for (const ChainHash hash : others) EXPECT_EQ(Find(hash), 1u);
+  for (const ChainHash hash : others) {
+    EXPECT_EQ(Find(hash), 1u);
+    const EpochDomain::Pin pin(&epochs_);
+    EXPECT_FALSE(table_->PlaceToRead(hash).home->IsLocked())
+        << "growth that failed leaves no locks";
+  }
   for (const ChainHash hash : crowded) EXPECT_EQ(Find(hash), 2u);
   for (const ChainHash hash : crowded) EXPECT_EQ(Set(hash, kEmptySet), Outcome::kErased);
   EXPECT_EQ(Content().size(), others.size());
+}
+
+// Two crowds that fit at this size only: side by side they use the last bucket that may be used,
+// and in fewer buckets their homes are closer together.
+TEST_P(BucketTableTest, AShrinkThatDoesNotFitChangesNothing) {
+  Random random(8);
+  std::vector<ChainHash> others;
+  while (table_->capacity() < 2000) {
+    others.push_back(random());
+    ASSERT_EQ(Set(others.back(), 1), Outcome::kInserted);
+  }
+  for (const ChainHash hash : others) Set(hash, kEmptySet);
+  const std::uint64_t buckets = table_->capacity() / Bucket::kEntries;
+  const std::uint64_t home = buckets / 2;
+  const auto low_word = [&](std::uint64_t bucket) { return (bucket << 32) / buckets + 1; };
+  std::vector<ChainHash> crowd;
+  for (std::uint64_t i = 0; i < 140; ++i) {
+    crowd.push_back(HashMixedTo(i << 32 | low_word(home + (i < 70 ? 0 : 3))));
+    ASSERT_EQ(Set(crowd.back(), 2), Outcome::kInserted) << i;
+  }
+  const std::map<ChainHash, SetId> content = Content();
+  {
+    const EpochDomain::Pin pin(&epochs_);
+    table_->ShrinkSegment(0, GetParam());
+    EXPECT_EQ(table_->capacity(), buckets * Bucket::kEntries);
+    for (const ChainHash hash : crowd) {
+      EXPECT_FALSE(table_->PlaceToRead(hash).home->IsLocked()) << "or writers would wait for ever";
+    }
+  }
+  EXPECT_EQ(Content(), content);
+  EXPECT_EQ(Set(crowd[0], kEmptySet), Outcome::kErased);
 }
 
 TEST_P(BucketTableTest, StoresEndAtTheBoundAndRemovalsGoOn) {

@@ -1,8 +1,9 @@
 // One cache line of the table: five entries (chain hash -> set id) and a control word.
 //
-// Writers hold the bucket's lock bit. Readers take no lock and never wait: an entry is published
-// by one store of its set id, and a version counts the times an entry of the bucket was given to
-// another hash, the only change that can pair a hash with a set that was never its own.
+// Writers hold the bucket's lock bit, or are alone (writer_gate.h). Readers take no lock and never
+// wait: an entry is published by one store of its set id, and a version counts the times an entry
+// of the bucket was given to another hash, the only change that can pair a hash with a set that was
+// never its own.
 #ifndef WARMPATH_CORE_INDEX_BUCKET_H_
 #define WARMPATH_CORE_INDEX_BUCKET_H_
 
@@ -28,13 +29,14 @@ inline constexpr SetId kEmptySet = 0;
 //   move:   take in the home bucket; its version + 1; free where it was
 //                                              holding the lock of H's home bucket
 //
-// All stores release, all loads acquire. A reader loads version, set, hash, version in this order
-// and goes by the pair if the versions agree. Why that is sound: say the set was read in one
-// tenancy and the hash in another. The hash's cannot be the older one, since reading the set
-// acquired every store of its tenancy's start. So it is the younger one, and its start, version
-// first, came after the set's tenancy had ended with set = 0. Had the first load of the version
-// seen that start, the load of the set would have seen 0 or something younger; had it not, the
-// second one does, because reading the hash acquired it. The versions disagree.
+// A writer that is alone holds all locks without taking them. All stores release, all loads
+// acquire. A reader loads version, set, hash, version in this order and goes by the pair if the
+// versions agree. Why that is sound: say the set was read in one tenancy and the hash in another.
+// The hash's cannot be the older one, since reading the set acquired every store of its tenancy's
+// start. So it is the younger one, and its start, version first, came after the set's tenancy had
+// ended with set = 0. Had the first load of the version seen that start, the load of the set would
+// have seen 0 or something younger; had it not, the second one does, because reading the hash
+// acquired it. The versions disagree.
 //
 // Readers thus repeat only when a writer has completed something, and no store that they could
 // see half of exists: a writer that is descheduled holding the lock delays writers alone.

@@ -26,8 +26,8 @@
 
 namespace warmpath::index_internal {
 
-// Thread-safe. All calls but the constructor and destructor need a pin of `epochs`; those that take
-// a mode of writing, a pass of the gate in this mode, too.
+// Thread-safe. Calls that look into the table need a pin of `epochs`; those that take a mode of
+// writing, a pass of the gate in this mode, too.
 class BucketTable {
  public:
   // The three must outlive the table. `seed` keeps the placement of entries from being known

@@ -72,11 +72,12 @@ double TenantTable::OverShare(TenantNumber tenant, absl::Time now) const {
   if (tenant == 0) return 0;
   double total = 0;
   double active = 0;
+  const Tenant& self = tenants_[tenant - 1];
   for (const Tenant& other : tenants_) {
     total += other.used_s;
-    active += now - other.asked <= kActive ? 1 : 0;
+    active += &other == &self || now - other.asked <= kActive ? 1 : 0;
   }
-  return total > 0 ? tenants_[tenant - 1].used_s / total * active : 0;
+  return total > 0 ? self.used_s / total * active : 0;
 }
 
 }  // namespace warmpath

@@ -44,7 +44,9 @@ class TenantTable {
   // A request of the tenant was given `prefill_s` seconds of prefill, or none.
   void Use(TenantNumber tenant, double prefill_s, absl::Time now);
   // Its recent use as a multiple of an equal share among all that asked within kActive: 1 for a
-  // tenant that is alone, 0 for one without a place or use. O(kMostTenants).
+  // tenant that is alone, 0 for one without a place or use. For a request that is being placed: the
+  // tenant itself is one who asks, however long it was silent, while the prefill to come is not yet
+  // use, as it depends on the target. O(kMostTenants).
   double OverShare(TenantNumber tenant, absl::Time now) const;
 
   std::size_t size() const { return by_id_.size(); }

@@ -27,15 +27,17 @@ void TenantUse::Forget(double now_s) {
   for (auto& [tenant, use] : used_) total_ += use.seconds *= keep;
 }
 
-std::size_t TenantUse::Active(double now_s) {
+std::size_t TenantUse::Active(std::uint32_t asks, double now_s) {
   Forget(now_s);
-  std::size_t active = 0;
-  for (const auto& [tenant, use] : used_) active += now_s - use.asked_s <= kActiveSeconds ? 1 : 0;
+  std::size_t active = used_.contains(asks) ? 0 : 1;
+  for (const auto& [tenant, use] : used_) {
+    active += tenant == asks || now_s - use.asked_s <= kActiveSeconds ? 1 : 0;
+  }
   return active;
 }
 
 double TenantUse::OverShare(std::uint32_t tenant, double now_s) {
-  const auto active = static_cast<double>(Active(now_s));
+  const auto active = static_cast<double>(Active(tenant, now_s));
   const auto it = used_.find(tenant);
   return total_ > 0 && it != used_.end() ? it->second.seconds / total_ * active : 0;
 }
@@ -59,7 +61,7 @@ std::size_t TenantRule::Choose(const RequestSight& request, std::span<const Work
   if (late && (kind_ == Kind::kShedAll || (kind_ == Kind::kShedHeavy && heavy))) return kShed;
   std::size_t chosen = workers.size();
   if (kind_ == Kind::kCap && heavy) {
-    const std::size_t active = use_.Active(request.now_s);
+    const std::size_t active = use_.Active(request.tenant, request.now_s);
     const std::size_t most = std::max<std::size_t>(1, workers.size() / active);
     const auto waits = [](const WorkerSight& w) { return w.tenant_pending > 0; };
     const auto held =

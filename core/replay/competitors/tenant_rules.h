@@ -17,10 +17,11 @@ namespace warmpath {
 // time constant of 30 s.
 class TenantUse {
  public:
-  // What the tenant uses, as a multiple of its equal share among the tenants that asked in the last
-  // 60 s; 1 when it is alone.
+  // What the tenant, which asks now, uses as a multiple of its equal share among the tenants that
+  // asked in the last 60 s; 1 when it is alone.
   double OverShare(std::uint32_t tenant, double now_s);
-  std::size_t Active(double now_s);
+  // How many asked in the last 60 s, with the one who asks now.
+  std::size_t Active(std::uint32_t asks, double now_s);
   void Add(std::uint32_t tenant, double now_s, double prefill_s);
 
  private:

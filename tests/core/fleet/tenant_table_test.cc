@@ -88,6 +88,19 @@ TEST(TenantTableTest, WhoAsksNoMoreSharesNoMore) {
   EXPECT_EQ(table.OverShare(a, last + absl::Nanoseconds(1)), 1);
 }
 
+TEST(TenantTableTest, WhoAsksAgainAfterAMinuteIsOneWhoAsks) {
+  TenantTable table;
+  const TenantNumber heavy = table.Enter("heavy");
+  table.Use(heavy, 30, kStart);
+  const absl::Time later = kStart + TenantTable::kActive + absl::Seconds(1);
+  table.Use(table.Enter("light"), 0.01, later);
+  const double left = 30 * std::exp(-61.0 / 30);
+  EXPECT_NEAR(table.OverShare(heavy, later), 2 * left / (left + 0.01), 1e-12);
+  // With its pick entered as use it is no other, but for what it used.
+  table.Use(heavy, 0, later);
+  EXPECT_NEAR(table.OverShare(heavy, later), 2 * left / (left + 0.01), 1e-12);
+}
+
 TEST(TenantTableTest, CountsWhereRequestsAre) {
   TenantTable table;
   const TenantNumber a = table.Enter("a");

@@ -1,5 +1,6 @@
 #include "core/replay/tenants.h"
 
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -179,10 +180,21 @@ TEST(TenantsTest, UseIsForgottenAndSharedAmongThoseWhoAsk) {
   EXPECT_EQ(use.OverShare(2, 0), 0);
   use.Add(2, 0, 0);  // asks, too
   EXPECT_DOUBLE_EQ(use.OverShare(0, 0), 2.25);
-  EXPECT_EQ(use.Active(60), 3u);
+  EXPECT_EQ(use.Active(0, 60), 3u);
   use.Add(1, 300, 3);
-  EXPECT_EQ(use.Active(300), 1u);
+  EXPECT_EQ(use.Active(1, 300), 1u);
   EXPECT_NEAR(use.OverShare(1, 300), 1, 1e-4);  // ten time constants later
+}
+
+TEST(TenantsTest, WhoAsksAgainAfterAMinuteIsOneWhoAsks) {
+  TenantUse use;
+  use.Add(0, 0, 30);
+  use.Add(1, 61, 0.01);
+  EXPECT_EQ(use.Active(1, 61), 1u);
+  EXPECT_EQ(use.Active(0, 61), 2u);
+  EXPECT_EQ(use.Active(7, 61), 2u) << "one who never asked before";
+  const double left = 30 * std::exp(-61.0 / 30);
+  EXPECT_NEAR(use.OverShare(0, 61), 2 * left / (left + 0.01), 1e-12);
 }
 
 std::size_t ChooseTwice(TenantRule::Kind kind, std::vector<WorkerSight> workers,

@@ -1,4 +1,5 @@
 // Picks of several tenants: docs/policy.md.
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -71,6 +72,26 @@ TEST_F(TenantPickTest, TheChargeEndsWithTheRequests) {
   EXPECT_THAT(Report({.reservation_id = light->reservation_id, .kind = OutcomeKind::kFinished}),
               IsOk());
   EXPECT_EQ(Explain(AskOf("heavy", 4'000))[0].tenant_s, 0);
+}
+
+TEST_F(TenantPickTest, TheFirstPickAfterAMinuteOfSilencePays) {
+  Start(true, 1);
+  for (const ChainHash first : {1'000, 2'000, 3'000}) {
+    const absl::StatusOr<Decision> heavy = Pick(AskOf("heavy", first));
+    ASSERT_THAT(heavy, IsOk());
+    EXPECT_THAT(Report({.reservation_id = heavy->reservation_id, .kind = OutcomeKind::kFinished}),
+                IsOk());
+  }
+  clock_.Advance(absl::Seconds(61));
+  Query light = Ask(Chain(4'000, 1));
+  light.tenant = "light";
+  EXPECT_THAT(Pick(light), IsOk());
+  // What it used is mostly forgotten, and yet nearly all that is remembered.
+  const double heavy_s = 3 * kPrefill * std::exp(-61.0 / 30);
+  const double light_s = 64 / 16'000.0 * (1 + 32 / 30'000.0);
+  const double over = 2 * heavy_s / (heavy_s + light_s);
+  EXPECT_GT(over, 1.9);
+  EXPECT_NEAR(Explain(AskOf("heavy", 5'000))[0].tenant_s, 0.05 * (over - 1) * kPrefill, 1e-12);
 }
 
 // With the setting off, with one tenant, and without any: the same scores, bit for bit.

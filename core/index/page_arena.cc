@@ -123,40 +123,42 @@ void* PageArena::Allocate(std::uint32_t pages, MemoryUse use) {
   if (use != MemoryUse::kStore || account_->overdraft() <= warm_.pages() * kPageBytes) {
     start = warm_.Take(pages);
   }
-  if (!start.has_value()) start = TakeColdLocked(pages, use);
+  if (!start.has_value() && WantsHugeLocked()) start = TakeHugeLocked(pages);
+  if (!start.has_value()) start = TakeSmallLocked(pages, use);
   if (!start.has_value()) return nullptr;
   used_pages_ += pages;
   return range_.base() + *start * kPageBytes;
 }
 
-std::optional<std::uint32_t> PageArena::TakeColdLocked(std::uint32_t pages, MemoryUse use) {
-  const std::uint32_t regions = (pages + kRegionPages - 1) / kRegionPages;
-  const std::uint32_t region_pages = regions * kRegionPages;
-  // As a store, whatever the use is: the rest of a region is for stores, too.
-  bool huge = WantsHugeLocked() && account_->Charge(region_pages * kPageBytes, MemoryUse::kStore);
-  std::optional<std::uint32_t> region;
-  if (huge) {
-    region = TakeRegionsLocked(regions, huge);
-    if (!region.has_value()) account_->Release(region_pages * kPageBytes);
-  }
+std::optional<std::uint32_t> PageArena::TakeHugeLocked(std::uint32_t pages) {
+  const std::uint32_t region_pages = RegionsFor(pages) * kRegionPages;
+  // As a store, whatever it is for: the rest of a region is for stores, too.
+  if (!account_->Charge(region_pages * kPageBytes, MemoryUse::kStore)) return std::nullopt;
+  const auto region = TakeRegionsLocked(RegionsFor(pages), /*huge=*/true);
   if (!region.has_value()) {
-    huge = false;
-    const std::uint64_t bytes = pages * kPageBytes;
-    if (!account_->Charge(bytes, use)) {
-      TrimLocked(0);
-      if (!account_->Charge(bytes, use)) return std::nullopt;
-    }
-    if (const auto start = cold_.Take(pages)) return start;
-    region = TakeRegionsLocked(regions, huge);
-    if (!region.has_value()) {
-      account_->Release(bytes);
-      return std::nullopt;
-    }
+    account_->Release(region_pages * kPageBytes);
+    return std::nullopt;
   }
   const std::uint32_t start = *region * kRegionPages;
-  if (pages < region_pages) {
-    (huge ? warm_ : cold_).Add(start + pages, region_pages - pages);
+  if (pages < region_pages) warm_.Add(start + pages, region_pages - pages);
+  return start;
+}
+
+std::optional<std::uint32_t> PageArena::TakeSmallLocked(std::uint32_t pages, MemoryUse use) {
+  const std::uint64_t bytes = pages * kPageBytes;
+  if (!account_->Charge(bytes, use)) {
+    TrimLocked(0);
+    if (!account_->Charge(bytes, use)) return std::nullopt;
   }
+  if (const auto start = cold_.Take(pages)) return start;
+  const auto region = TakeRegionsLocked(RegionsFor(pages), /*huge=*/false);
+  if (!region.has_value()) {
+    account_->Release(bytes);
+    return std::nullopt;
+  }
+  const std::uint32_t start = *region * kRegionPages;
+  const std::uint32_t region_pages = RegionsFor(pages) * kRegionPages;
+  if (pages < region_pages) cold_.Add(start + pages, region_pages - pages);
   return start;
 }
 

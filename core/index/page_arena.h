@@ -110,8 +110,14 @@ class PageArena {
   using Run = RunMap::Run;
   static constexpr std::uint32_t kRegionPages = (std::uint32_t{2} << 20) / kPageBytes;
 
+  static std::uint32_t RegionsFor(std::uint32_t pages) {
+    return (pages + kRegionPages - 1) / kRegionPages;
+  }
+
   // Pages that nothing is behind, charged: nullopt when the account refuses or addresses end.
-  std::optional<std::uint32_t> TakeColdLocked(std::uint32_t pages, MemoryUse use)
+  std::optional<std::uint32_t> TakeHugeLocked(std::uint32_t pages)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::optional<std::uint32_t> TakeSmallLocked(std::uint32_t pages, MemoryUse use)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // So many regions, enabled, never used or all given back; the number of the first.
   std::optional<std::uint32_t> TakeRegionsLocked(std::uint32_t regions, bool huge)

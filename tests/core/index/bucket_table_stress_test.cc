@@ -74,6 +74,7 @@ class BucketTableStress {
   void Run(bool always_shared) {
     std::atomic<bool> stop{false};
     std::vector<std::thread> writers;
+    writers.reserve(kWriters);
     for (int i = 0; i < kWriters; ++i)
       writers.emplace_back([=, this] { Writer(i, always_shared); });
     std::thread shrinker([&] { ShrinkUntil(stop, always_shared); });
@@ -103,6 +104,7 @@ class BucketTableStress {
   void Change(const std::vector<ChainHash>& hashes, Random* random,
               std::map<ChainHash, SetId>* truth) {
     std::vector<BucketTable::Place> places;
+    places.reserve(hashes.size());
     for (const ChainHash hash : hashes) places.push_back(table_.PlaceToWrite(hash));
     for (std::size_t i = 0; i < hashes.size(); ++i) {
       const auto known = truth->find(hashes[i]);

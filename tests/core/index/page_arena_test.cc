@@ -253,7 +253,7 @@ TEST(PageArenaTest, AgreesWithPlainBookkeeping) {
     if (random.Below(1000) == 0) arena.Trim();
     ASSERT_GE(account.used(), used * kPage);
     // A region that was just begun comes on top.
-    ASSERT_LE(account.used(), (used + used / 4 + 512 + 2 * kRegionPages) * kPage);
+    ASSERT_LE(account.used(), (used + used / 4 + 512 + 2 * std::uint64_t{kRegionPages}) * kPage);
   }
   for (const Held& run : held) {
     ASSERT_TRUE(intact(run));

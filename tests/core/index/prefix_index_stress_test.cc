@@ -247,6 +247,7 @@ TEST(PrefixIndexStressTest, WritersOfTheSameBlocksLoseNothing) {
     }
   });
   std::vector<std::thread> writers;
+  writers.reserve(kWriters);
   for (int i = 0; i < kWriters; ++i) {
     writers.emplace_back([&, i] {
       Random random(static_cast<std::uint64_t>(i));

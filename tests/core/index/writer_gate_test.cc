@@ -49,6 +49,7 @@ TEST(WriterGateTest, NobodyIsInsideWithOneThatIsAlone) {
   std::atomic<std::uint64_t> alone{0};
   std::atomic<std::uint64_t> read{0};
   std::vector<std::thread> threads;
+  threads.reserve(kThreads);
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&] {
       for (int round = 0; round < kRounds; ++round) {

@@ -5,7 +5,6 @@
 #include <bit>
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
 #include <new>
 
 namespace warmpath::index_internal {
@@ -148,7 +147,7 @@ BucketTable::Segment* BucketTable::NewSegment(std::uint32_t pages, int depth, Me
   segment->home_buckets = HomeBuckets(pages, kTailBuckets);
   segment->limit = Limit(pages, packing());
   Bucket* const buckets = segment->buckets();
-  std::memset(static_cast<void*>(buckets), 0, segment->all_buckets() * sizeof(Bucket));
+  for (std::uint32_t i = 0; i < segment->all_buckets(); ++i) (new (buckets + i) Bucket)->Clear();
   capacity_.fetch_add(segment->room(), std::memory_order_relaxed);
   return segment;
 }

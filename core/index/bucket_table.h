@@ -59,8 +59,8 @@ class BucketTable {
   Place PlaceToWrite(ChainHash hash) const {
     const Place place = PlaceOf(hash);
     __builtin_prefetch(place.home, 1);
-    // One entry in twelve lies there or will have to. To look first whether it is needed costs
-    // about as much; not to ask at all, a tenth of a writer's time.
+    // Some entries lie there or will have to. To look first whether it is needed costs about as
+    // much; not to ask at all, a tenth of a writer's time.
     __builtin_prefetch(place.home + 1, 1, 2);
     return place;
   }

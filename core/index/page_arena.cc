@@ -185,14 +185,7 @@ void PageArena::Free(void* memory, std::uint32_t pages) {
   used_pages_ -= pages;
   if (WantsHugeLocked()) {
     // What lies in small pages is to move to huge ones by and by.
-    ForEachRegion({start, pages},
-                  [this](std::uint32_t region, const Run& part) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-                    if (huge_[region]) {
-                      warm_.Add(part.start, part.pages);
-                    } else {
-                      GiveBackLocked(part);
-                    }
-                  });
+    KeepHugeLocked({start, pages});
   } else {
     warm_.Add(start, pages);
   }
@@ -247,15 +240,17 @@ void PageArena::TrimLocked(std::uint64_t most_kept) {
     SetHugeLocked(regions[i].region, 1, false);
   }
   warm_.Clear();
-  for (const Run& run : runs) {
-    ForEachRegion(run, [&](std::uint32_t region, const Run& part) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-      if (huge_[region] && part.pages < kRegionPages) {
-        warm_.Add(part.start, part.pages);
-      } else {
-        GiveBackLocked(part);
-      }
-    });
-  }
+  for (const Run& run : runs) KeepHugeLocked(run);
+}
+
+void PageArena::KeepHugeLocked(const Run& run) {
+  ForEachRegion(run, [this](std::uint32_t region, const Run& part) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    if (huge_[region] && part.pages < kRegionPages) {
+      warm_.Add(part.start, part.pages);
+    } else {
+      GiveBackLocked(part);
+    }
+  });
 }
 
 template <typename Visit>

@@ -6,7 +6,7 @@
 //
 // Between the first few megabytes and `roomy_bytes` the system is asked for huge pages. A table is
 // read and written at random, and by small pages nearly every access first waits for its address to
-// be translated: that is a fifth of a writer's time. The price is that memory comes and goes in
+// be translated: that is a sixth of a writer's time. The price is that memory comes and goes in
 // regions of 2 MiB, and that up to an eighth lies idle in the holes between runs of all
 // lengths. That is too much for a large index, whose memory comes in small pages. A region counts
 // as held from its first page on; it is given back when all of it is free, or, when too much is
@@ -130,6 +130,8 @@ class PageArena {
   // Calls visit(region, part of the run in it).
   template <typename Visit>
   static void ForEachRegion(const Run& run, Visit visit);
+  // Keeps what is a part of a huge page; gives the rest back.
+  void KeepHugeLocked(const Run& run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void GiveBackLocked(const Run& run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AddColdLocked(const Run& run) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool WantsHugeLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -145,15 +145,14 @@ bool PrefixIndex::ApplyBoth(Writer* writer, Slot slot, Tier tier, Changes* left,
                             ApplyResult* result) {
   writer->cache.Begin(sweeper_.generation());
   const auto removed = left->removed.first(std::min(left->removed.size(), kBlocksPerPin));
-  left->removed = left->removed.subspan(removed.size());
-  const Batch gone = ApplySome<false, kMode>(writer, slot, tier, removed,
-                                             left->removed.empty() ? left->stored : left->removed);
+  const auto later = left->removed.subspan(removed.size());
+  const Batch gone =
+      ApplySome<false, kMode>(writer, slot, tier, removed, later.empty() ? left->stored : later);
   result->removed += gone.changed;
   result->removed_missing += gone.unchanged;
-  if (gone.done < removed.size()) {
-    left->removed = {removed.data() + gone.done, removed.size() - gone.done + left->removed.size()};
-    return false;
-  }
+  const std::size_t done = gone.changed + gone.unchanged;
+  left->removed = left->removed.subspan(done);
+  if (done < removed.size()) return false;
   if (!left->removed.empty()) return true;
   const auto stored =
       left->stored.first(std::min(left->stored.size(), kBlocksPerPin - removed.size()));
@@ -195,7 +194,7 @@ PrefixIndex::Batch PrefixIndex::ApplySome(Writer* writer, Slot slot, Tier tier,
     }
   };
   for (std::size_t i = 0; i < kPrefetchAhead; ++i) ask_for(i);
-  for (std::size_t i = 0; i < hashes.size(); ++i, ++batch.done) {
+  for (std::size_t i = 0; i < hashes.size(); ++i) {
     const ChainHash hash = hashes[i];
     const BucketTable::Place place = places[i % kPrefetchAhead];
     ask_for(i + kPrefetchAhead);

@@ -78,11 +78,11 @@ class PrefixIndex final : public Index {
   bool ApplyPinned(Slot slot, Tier tier, Changes* left, ApplyResult* result);
   template <index_internal::Writing kMode>
   bool ApplyBoth(Writer* writer, Slot slot, Tier tier, Changes* left, ApplyResult* result);
+  // Removals that add up to fewer than were given stopped at one for which there is no memory.
   struct Batch {
-    std::size_t done = 0;  // fewer than were given: no memory to remove the next
     std::uint32_t changed = 0;
     std::uint32_t unchanged = 0;
-    std::uint32_t refused = 0;
+    std::uint32_t refused = 0;  // stores
   };
   // `then` is what will be applied next: its buckets are asked for in time.
   template <bool kAdd, index_internal::Writing kMode>

@@ -94,18 +94,16 @@ SetId BucketTable::FindLater(const Bucket* home, std::uint32_t control, ChainHas
   }
 }
 
-int BucketTable::LocateLater(ChainHash hash, Bucket** bucket) {
-  Bucket* const home = *bucket;
-  for (Bucket* at = home + 1; at <= home + home->Reach(); ++at) {
-    const int slot = at->Locate(hash);
-    if (slot < 0) continue;
-    *bucket = at;
-    return slot;
+BucketTable::Found BucketTable::LocateLater(ChainHash hash, Bucket* home) {
+  const Bucket* const last = home + home->Reach();
+  for (Bucket* bucket = home + 1; bucket <= last; ++bucket) {
+    const int slot = bucket->Locate(hash);
+    if (slot >= 0) return {bucket, slot};
   }
-  return -1;
+  return {home, -1};
 }
 
-std::uint32_t BucketTable::WithHome(const Bucket& bucket, const Place& place) const {
+std::uint32_t BucketTable::WithHome(const Bucket& bucket, Place place) const {
   // All five without a branch: each could go either way.
   std::uint32_t bits = 0;
   for (int i = 0; i < Bucket::kEntries; ++i) {
@@ -118,7 +116,7 @@ std::uint32_t BucketTable::WithHome(const Bucket& bucket, const Place& place) co
   return bits;
 }
 
-void BucketTable::MoveBack(const Place& place, int slot) const {
+void BucketTable::MoveBack(Place place, std::ptrdiff_t slot) const {
   Bucket* const home = place.home;
   // The farthest: there is one, and it is the dearest to find.
   const int reach = home->Reach();
@@ -132,7 +130,7 @@ void BucketTable::MoveBack(const Place& place, int slot) const {
   if ((ours & (ours - 1)) == 0) LowerReach(place, reach - 1);
 }
 
-void BucketTable::LowerReach(const Place& place, int reach) const {
+void BucketTable::LowerReach(Place place, int reach) const {
   Bucket* const home = place.home;
   while (reach > 0 && WithHome(home[reach], place) == 0) --reach;
   home->LowerReach(reach);
@@ -145,7 +143,9 @@ BucketTable::Segment* BucketTable::NewSegment(std::uint32_t pages, int depth, Me
   segment->pages = pages;
   segment->depth = depth;
   segment->home_buckets = HomeBuckets(pages, kTailBuckets);
-  segment->limit = Limit(pages, packing());
+  const Packing& now = packing();
+  segment->limit = Limit(pages, now);
+  segment->away_limit = static_cast<std::int32_t>(segment->home_buckets * now.max_away);
   Bucket* const buckets = segment->buckets();
   for (std::uint32_t i = 0; i < segment->all_buckets(); ++i) (new (buckets + i) Bucket)->Clear();
   capacity_.fetch_add(segment->room(), std::memory_order_relaxed);
@@ -195,11 +195,11 @@ std::uint32_t BucketTable::PagesFor(double entries, std::uint64_t mixed, int dep
 BucketTable::Resize BucketTable::Grow(Entry entry, ChainHash hash, MemoryUse use, Writing mode) {
   const std::uint64_t mixed = Mix(hash);
   Segment* const old = SegmentOf(entry);
-  const double entries = std::max(0, old->entries.load(std::memory_order_relaxed));
-  if (entries * 2 < old->limit) {
+  if (HalfEmpty(old)) {
     // Crowded buckets in a half-empty segment are not what growth can help.
     return old->replacing.load(std::memory_order_acquire) != 0 ? Resize::kRaced : Resize::kNoMemory;
   }
+  const double entries = old->limit;
   const Packing& now = packing();
   const std::uint32_t pages = PagesFor(entries, mixed, old->depth, old->pages + 1, now);
   if (pages <= kMaxPages) return Replace(old, mixed, pages, 0, use, mode);
@@ -214,11 +214,26 @@ BucketTable::Resize BucketTable::Grow(Entry entry, ChainHash hash, MemoryUse use
   return Replace(old, mixed, pages_for_half(mixed & ~bit), pages_for_half(mixed | bit), use, mode);
 }
 
-void BucketTable::ShrinkSegment(std::uint64_t position, Writing mode) {
+bool BucketTable::HalfEmpty(Segment* segment) {
+  constexpr std::uint32_t kSample = 64;  // buckets, of which chance makes a tenth of a difference
+  const std::uint32_t step = std::max(segment->home_buckets / kSample, 1u);
+  std::int32_t room = 0;
+  std::int32_t used = 0;
+  for (std::uint32_t i = 0; i < segment->home_buckets; i += step) {
+    room += Bucket::kEntries;
+    for (const auto& id : segment->buckets()[i].set) {
+      used += static_cast<std::int32_t>(id.load(std::memory_order_relaxed) != kEmptySet);
+    }
+  }
+  return used * 2 * static_cast<std::int64_t>(segment->room()) <
+         std::int64_t{segment->limit} * room;
+}
+
+void BucketTable::ShrinkSegment(std::uint64_t position, std::size_t entries, Writing mode) {
   Segment* const old = SegmentOf(EntryFor(position));
-  const std::int32_t entries = std::max(0, old->entries.load(std::memory_order_relaxed));
-  if (old->pages == 1 || entries > old->limit * kShrinkLoad) return;
-  const std::uint32_t pages = PagesFor(entries * 1.1, position, old->depth, 0, packing());
+  const auto held = static_cast<double>(entries);
+  if (old->pages == 1 || held > old->limit * kShrinkLoad) return;
+  const std::uint32_t pages = PagesFor(held * 1.1, position, old->depth, 0, packing());
   if (pages < old->pages) Replace(old, position, pages, 0, MemoryUse::kRemoval, mode);
 }
 
@@ -267,7 +282,7 @@ BucketTable::Resize BucketTable::Replace(Segment* old, std::uint64_t mixed,
       }
       frozen = true;
     }
-    if (CopyInto(old, first, second)) {
+    if (split ? CopyInto<true>(old, first, second) : CopyInto<false>(old, first, nullptr)) {
       Publish(mixed, old, first, second);
       capacity_.fetch_sub(old->room(), std::memory_order_relaxed);
       Retire(old, old->pages);
@@ -278,11 +293,18 @@ BucketTable::Resize BucketTable::Replace(Segment* old, std::uint64_t mixed,
   }
 }
 
+template <bool kSplit>
 bool BucketTable::CopyInto(Segment* old, Segment* first, Segment* second) const {
+  struct Half {
+    Bucket* buckets;
+    std::uint64_t home_buckets;
+    std::int32_t away;
+  };
+  std::array<Half, 2> halves = {{{first->buckets(), first->home_buckets, 0}, {}}};
+  if constexpr (kSplit) halves[1] = {second->buckets(), second->home_buckets, 0};
   // Entries of each new bucket in use; nobody frees any meanwhile.
-  std::array<std::array<std::uint8_t, kMaxBuckets>, 2> used{};
-  const std::array<Segment*, 2> to = {first, second};
-  std::array<std::int32_t, 2> entries{};
+  std::array<std::array<std::uint8_t, kMaxBuckets>, kSplit ? 2 : 1> used{};
+  const int shift = 63 - old->depth;
   for (std::uint32_t i = 0; i < old->all_buckets(); ++i) {
     const Bucket& from = old->buckets()[i];
     for (int k = 0; k < Bucket::kEntries; ++k) {
@@ -290,23 +312,24 @@ bool BucketTable::CopyInto(Segment* old, Segment* first, Segment* second) const 
       if (id == kEmptySet) continue;
       const ChainHash hash = from.hash[k].load(std::memory_order_relaxed);
       const std::uint64_t mixed = Mix(hash);
-      const std::size_t half =
-          second != nullptr ? static_cast<std::size_t>((mixed >> (63 - old->depth)) & 1) : 0;
-      const std::uint64_t home = ((mixed & 0xFFFFFFFF) * to[half]->home_buckets) >> 32;
+      const std::size_t side = kSplit ? (mixed >> shift) & 1 : 0;
+      Half& half = halves[side];
+      const std::uint64_t home = ((mixed & 0xFFFFFFFF) * half.home_buckets) >> 32;
       std::uint64_t at = home;
-      while (used[half][at] == Bucket::kEntries) {
-        if (++at > home + kTailBuckets) return false;
+      if (used[side][at] == Bucket::kEntries) {
+        do {
+          if (++at > home + kTailBuckets) return false;
+        } while (used[side][at] == Bucket::kEntries);
+        half.buckets[home].AddLater(hash, static_cast<int>(at - home));
+        ++half.away;
       }
-      Bucket* const bucket = to[half]->buckets() + at;
-      const std::size_t slot = used[half][at]++;
-      bucket->hash[slot].store(hash, std::memory_order_relaxed);
-      bucket->set[slot].store(id, std::memory_order_relaxed);
-      if (at > home) to[half]->buckets()[home].AddLater(hash, static_cast<int>(at - home));
-      ++entries[half];
+      const std::size_t slot = used[side][at]++;
+      half.buckets[at].hash[slot].store(hash, std::memory_order_relaxed);
+      half.buckets[at].set[slot].store(id, std::memory_order_relaxed);
     }
   }
-  first->entries.store(entries[0], std::memory_order_relaxed);
-  if (second != nullptr) second->entries.store(entries[1], std::memory_order_relaxed);
+  first->away.store(halves[0].away, std::memory_order_relaxed);
+  if constexpr (kSplit) second->away.store(halves[1].away, std::memory_order_relaxed);
   return true;
 }
 

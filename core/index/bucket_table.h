@@ -10,6 +10,10 @@
 // sizes differ: they grow at different times, and the table as a whole is always about as full as
 // the average of one step. The old copy stays readable until every reader that could see it is
 // gone.
+//
+// How full a segment is, is told by the entries that lie away from home. Counting all of them would
+// touch the segment's header, in most cases another cache miss, for each change instead of for one
+// in ten; and what lies away from home is what a fuller segment costs.
 #ifndef WARMPATH_CORE_INDEX_BUCKET_TABLE_H_
 #define WARMPATH_CORE_INDEX_BUCKET_TABLE_H_
 
@@ -108,8 +112,9 @@ class BucketTable {
   template <typename Visit>
   std::uint64_t VisitSegment(std::uint64_t position, Visit visit) const;
 
-  // Replaces the segment that covers `position` by a smaller one if it is sparse.
-  void ShrinkSegment(std::uint64_t position, Writing mode);
+  // Replaces the segment that covers `position` by a smaller one if it is sparse. `entries`: how
+  // many it holds, about, as a visit has just found.
+  void ShrinkSegment(std::uint64_t position, std::size_t entries, Writing mode);
 
   // Frees replaced segments that nobody can see any more.
   void Reclaim();
@@ -141,28 +146,30 @@ class BucketTable {
   // How segments are made.
   struct Packing {
     double max_load;  // share of the entries in use at which a segment grows
+    double max_away;  // entries away from home for each home bucket, at this load
     double growth;    // to how many times its size
   };
   // Copies and entries away from home cost a writer a third of its time when memory is used well.
   // In a small table that is not worth it; in a large one it is, up to this load.
-  static constexpr Packing kRoomy{.max_load = 0.74, .growth = 2.0};
-  static constexpr Packing kPacked{.max_load = 0.82, .growth = 1.3};
+  static constexpr Packing kRoomy{.max_load = 0.74, .max_away = 0.374, .growth = 2.0};
+  static constexpr Packing kPacked{.max_load = 0.83, .max_away = 0.6, .growth = 1.3};
   static constexpr double kShrinkLoad = 0.4;
 
   struct alignas(64) Segment {
-    // Counted without atomic addition, which would be a quarter of the price of a store: writers
-    // that meet lose a count once in a long while. It decides when to grow and is exact again in
-    // every copy.
-    std::atomic<std::int32_t> entries{0};
+    // Entries away from home. Counted without atomic addition, which would be a quarter of the
+    // price of a store: writers that meet lose a count once in a long while. It decides when to
+    // grow and is exact again in every copy.
+    std::atomic<std::int32_t> away{0};
+    std::int32_t away_limit = 0;              // at which it grows
     std::atomic<std::uint32_t> replacing{0};  // 1 from the start of a replacement on
     std::uint32_t home_buckets = 0;
     std::uint32_t pages = 0;
-    std::int32_t limit = 0;  // entries at which it grows
+    std::int32_t limit = 0;  // entries that it holds then, about
     int depth = 0;           // leading bits of the mixed hash that all its entries share
 
-    std::int32_t Count(std::int32_t change) {
-      const std::int32_t now = entries.load(std::memory_order_relaxed) + change;
-      entries.store(now, std::memory_order_relaxed);
+    std::int32_t CountAway(std::int32_t change) {
+      const std::int32_t now = away.load(std::memory_order_relaxed) + change;
+      away.store(now, std::memory_order_relaxed);
       return now;
     }
     std::uint64_t room() const { return std::uint64_t{home_buckets} * Bucket::kEntries; }
@@ -171,19 +178,18 @@ class BucketTable {
   };
   static_assert(sizeof(Segment) == 64);
 
-  // A reader needs a segment's buckets and their number, in one atomic word: the address in units
-  // of cache lines (42 bits reach all of a 48-bit address space) and the home buckets (22 bits).
+  // A reader needs a segment's buckets and their number, in one atomic word: the address, which is
+  // that of a page, and in its low bits the number of home buckets.
   using Entry = std::uint64_t;
-  static constexpr int kAddressBits = 42;
+  static constexpr Entry kCountMask = PageArena::kPageBytes - 1;
+  static_assert(kMaxBuckets <= kCountMask);
   static Entry Pack(Segment* segment) {
-    return (std::uint64_t{segment->home_buckets} << kAddressBits) |
-           (reinterpret_cast<std::uintptr_t>(segment->buckets()) >> 6);
+    return reinterpret_cast<std::uintptr_t>(segment) | segment->home_buckets;
   }
-  static Bucket* Buckets(Entry entry) {
+  static Segment* SegmentOf(Entry entry) {
     // NOLINTNEXTLINE(performance-no-int-to-ptr): the inverse of Pack
-    return reinterpret_cast<Bucket*>((entry & ((std::uint64_t{1} << kAddressBits) - 1)) << 6);
+    return reinterpret_cast<Segment*>(entry & ~kCountMask);
   }
-  static Segment* SegmentOf(Entry entry) { return reinterpret_cast<Segment*>(Buckets(entry)) - 1; }
 
   struct alignas(64) Directory {
     int depth = 0;
@@ -211,7 +217,7 @@ class BucketTable {
     return {Home(entry, mixed), entry};
   }
   static Bucket* Home(Entry entry, std::uint64_t mixed) {
-    return Buckets(entry) + (((mixed & 0xFFFFFFFF) * (entry >> kAddressBits)) >> 32);
+    return SegmentOf(entry)->buckets() + (((mixed & 0xFFFFFFFF) * (entry & kCountMask)) >> 32);
   }
 
   // Locks the home bucket in the segment that is current then. A replaced segment's buckets stay
@@ -233,26 +239,22 @@ class BucketTable {
   void WaitForHome(ChainHash hash, Place* place) const;
   static void Lock(Bucket* bucket);
 
-  // REQUIRES: `home` locked. False when home and all buckets after it that may be used are full.
-  template <Writing kMode>
-  static bool Insert(Bucket* home, ChainHash hash, SetId id) {
-    const int slot = home->FreeEntry();
-    if (slot < 0) return InsertLater<kMode>(home, hash, id);
-    home->Take(slot, hash, id);
-    return true;
-  }
+  // REQUIRES: `home` locked, and full. False when all buckets after it that may be used are, too.
   template <Writing kMode>
   static bool InsertLater(Bucket* home, ChainHash hash, SetId id);
-  // REQUIRES: the home bucket locked. Looks for the entry after *bucket, the home, and moves
-  // *bucket to where it is; -1 if it is nowhere.
-  static int LocateLater(ChainHash hash, Bucket** bucket);
+  struct Found {
+    Bucket* bucket;
+    std::ptrdiff_t slot;  // -1 if it is nowhere
+  };
+  // REQUIRES: `home` locked. Looks for the entry in the buckets after it.
+  static Found LocateLater(ChainHash hash, Bucket* home);
   // REQUIRES: the home bucket locked. Bit i is set if entry i of a later bucket has this home.
-  std::uint32_t WithHome(const Bucket& bucket, const Place& place) const;
+  std::uint32_t WithHome(const Bucket& bucket, Place place) const;
   // REQUIRES: the home bucket locked, its reach not 0, and its entry `slot` free. Moves an entry
   // back to it.
-  void MoveBack(const Place& place, int slot) const;
+  void MoveBack(Place place, std::ptrdiff_t slot) const;
   // REQUIRES: the home bucket locked; none of its entries lies past distance `reach`.
-  void LowerReach(const Place& place, int reach) const;
+  void LowerReach(Place place, int reach) const;
 
   Segment* NewSegment(std::uint32_t pages, int depth, MemoryUse use);
   Directory* NewDirectory(int depth, MemoryUse use);
@@ -271,7 +273,10 @@ class BucketTable {
   enum class Resize { kDone, kRaced, kNoMemory };
   // Makes room in the segment of `entry`, which covers `hash`.
   Resize Grow(Entry entry, ChainHash hash, MemoryUse use, Writing mode);
-  // Copies the frozen `old` into one segment or, when `second` is given, two.
+  // Whether it holds less than half as much as one that grows should. Looks at a part of it.
+  static bool HalfEmpty(Segment* segment);
+  // Copies the frozen `old` into one segment or, if it is split, two.
+  template <bool kSplit>
   bool CopyInto(Segment* old, Segment* first, Segment* second) const;
   // By one segment of first_pages or, unless second_pages is 0, two.
   Resize Replace(Segment* old, std::uint64_t mixed, std::uint32_t first_pages,
@@ -308,9 +313,10 @@ template <Writing kMode, typename Transition>
   for (;;) {
     LockHome<kMode>(hash, &place);
     Bucket* const home = place.home;
-    Bucket* bucket = home;
-    int slot = bucket->Locate(hash);
-    if (slot < 0 && home->MayLieLater(hash)) slot = LocateLater(hash, &bucket);
+    Found found = {home, home->Locate(hash)};
+    if (found.slot < 0 && home->MayLieLater(hash)) found = LocateLater(hash, home);
+    Bucket* const bucket = found.bucket;
+    const std::ptrdiff_t slot = found.slot;
     const SetId before = slot < 0 ? kEmptySet : bucket->set[slot].load(std::memory_order_relaxed);
     const SetId after = transition(before);
     if (after == before || after == kNoSet) {
@@ -322,20 +328,26 @@ template <Writing kMode, typename Transition>
       Unlock<kMode>(home);
       return {Outcome::kChanged, before, after};
     }
-    Segment* const segment = SegmentOf(place.entry);
     if (after == kEmptySet) {
       bucket->set[slot].store(kEmptySet, std::memory_order_release);
       if (bucket != home) {
         if (bucket == home + home->Reach()) LowerReach(place, home->Reach());
+        SegmentOf(place.entry)->CountAway(-1);
       } else if (home->Reach() > 0) {
         MoveBack(place, slot);
+        SegmentOf(place.entry)->CountAway(-1);
       }
-      segment->Count(-1);
       Unlock<kMode>(home);
       return {Outcome::kErased, before, after};
     }
-    if (Insert<kMode>(home, hash, after)) {
-      const bool full = segment->Count(1) > segment->limit;
+    if (const int free = home->FreeEntry(); free >= 0) {
+      home->Take(free, hash, after);
+      Unlock<kMode>(home);
+      return {Outcome::kInserted, before, after};
+    }
+    if (InsertLater<kMode>(home, hash, after)) {
+      Segment* const segment = SegmentOf(place.entry);
+      const bool full = segment->CountAway(1) > segment->away_limit;
       Unlock<kMode>(home);
       if (full) Grow(place.entry, hash, use, kMode);
       return {Outcome::kInserted, before, after};

@@ -185,19 +185,26 @@ PrefixIndex::Batch PrefixIndex::ApplySome(Writer* writer, Slot slot, Tier tier,
   };
   std::int64_t entries = 0;
   std::uint64_t xor_of_hashes = 0;
-  std::array<BucketTable::Place, kPrefetchAhead> places;
-  const auto ask_for = [&](std::size_t i) {
-    if (i < hashes.size()) {
-      places[i % kPrefetchAhead] = table_.PlaceToWrite(hashes[i]);
-    } else if (i - hashes.size() < then.size()) {
-      table_.PlaceToWrite(then[i - hashes.size()]);
+  // What is asked for next: the rest of the hashes, then those after them.
+  const ChainHash* const end = hashes.data() + hashes.size();
+  const ChainHash* ahead = hashes.data();
+  const ChainHash* ahead_end = end;
+  const auto ask_for_next = [&](BucketTable::Place* place) {
+    if (ahead == ahead_end) return;
+    *place = table_.PlaceToWrite(*ahead);
+    if (++ahead == end) {
+      ahead = then.data();
+      ahead_end = ahead + then.size();
     }
   };
-  for (std::size_t i = 0; i < kPrefetchAhead; ++i) ask_for(i);
-  for (std::size_t i = 0; i < hashes.size(); ++i) {
-    const ChainHash hash = hashes[i];
-    const BucketTable::Place place = places[i % kPrefetchAhead];
-    ask_for(i + kPrefetchAhead);
+  std::array<BucketTable::Place, kPrefetchAhead> places;  // of hashes[i], at i % kPrefetchAhead
+  for (auto& place : places) ask_for_next(&place);
+  std::size_t turn = 0;
+  for (const ChainHash* at = hashes.data(); at != end; ++at) {
+    const ChainHash hash = *at;
+    const BucketTable::Place place = places[turn];
+    ask_for_next(&places[turn]);
+    turn = (turn + 1) % kPrefetchAhead;
     const BucketTable::Update update = table_.Apply<kMode>(place, hash, kUse, step);
     if (update.outcome == BucketTable::Outcome::kUnchanged) {
       ++batch.unchanged;

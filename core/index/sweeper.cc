@@ -154,7 +154,7 @@ void Sweeper::Walk(std::size_t* budget) {
   *budget -= std::min(*budget, visited + to_change_.size() + 1);
   {
     const WriterGate::Pass pass(table_->gate());
-    table_->ShrinkSegment(position_, pass.mode());
+    table_->ShrinkSegment(position_, visited, pass.mode());
   }
   position_ = next;
   if (next != 0) return;

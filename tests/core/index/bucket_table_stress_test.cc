@@ -57,12 +57,14 @@ class BucketTableStress {
   void ShrinkUntil(const std::atomic<bool>& stop, bool always_shared) {
     for (std::uint64_t position = 0; !stop;) {
       const EpochDomain::Pin pin(&epochs_);
-      const std::uint64_t next = table_.VisitSegment(position, [](ChainHash, SetId) {});
+      std::size_t entries = 0;
+      const std::uint64_t next =
+          table_.VisitSegment(position, [&](ChainHash, SetId) { ++entries; });
       if (always_shared) {
-        table_.ShrinkSegment(position, Writing::kShared);
+        table_.ShrinkSegment(position, entries, Writing::kShared);
       } else {
         const WriterGate::Pass pass(table_.gate());
-        table_.ShrinkSegment(position, pass.mode());
+        table_.ShrinkSegment(position, entries, pass.mode());
       }
       position = next;
       table_.Reclaim();

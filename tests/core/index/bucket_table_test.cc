@@ -58,8 +58,11 @@ class BucketTableTest : public ::testing::TestWithParam<Writing> {
     std::uint64_t position = 0;
     do {
       const EpochDomain::Pin pin(&epochs_);
-      table_->ShrinkSegment(position, GetParam());
-      position = table_->VisitSegment(position, [](ChainHash, SetId) {});
+      std::size_t entries = 0;
+      const std::uint64_t next =
+          table_->VisitSegment(position, [&](ChainHash, SetId) { ++entries; });
+      table_->ShrinkSegment(position, entries, GetParam());
+      position = next;
     } while (position != 0);
     table_->Reclaim();
     pages_->Trim();
@@ -259,6 +262,34 @@ TEST_P(BucketTableTest, GrowsInSmallSteps) {
   EXPECT_LT(most_per_entry, 20.0);
 }
 
+// Segments grow by what lies away from home, which churn brings up and down: it must not make them
+// grow for ever. (Chance alone makes some grow.)
+TEST_P(BucketTableTest, StaysAboutAsFullUnderChurn) {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  constexpr int kChanges = 200'000;
+#else
+  constexpr int kChanges = 2'000'000;
+#endif
+  for (const std::uint64_t roomy_bytes : {std::uint64_t{0}, BucketTable::kRoomyBytes}) {
+    Rebuild(/*bound=*/0, roomy_bytes);
+    Random random(9);
+    std::vector<ChainHash> hashes(100'000);
+    for (ChainHash& hash : hashes) Set(hash = random(), 1);
+    const auto load = [&] {
+      return static_cast<double>(hashes.size()) / static_cast<double>(table_->capacity());
+    };
+    const double full = load();
+    for (int i = 0; i < kChanges; ++i) {
+      ChainHash& hash = hashes[random.Below(hashes.size())];
+      ASSERT_EQ(Set(hash, kEmptySet), Outcome::kErased);
+      ASSERT_EQ(Set(hash = random(), 1), Outcome::kInserted);
+    }
+    EXPECT_GT(full, roomy_bytes == 0 ? 0.68 : 0.53);
+    EXPECT_LT(full, roomy_bytes == 0 ? 0.73 : 0.58);
+    EXPECT_GT(load(), roomy_bytes == 0 ? 0.61 : 0.48);
+  }
+}
+
 // A table begins roomy, and by the time it has doubled after `roomy_bytes` it is as small as one
 // that was packed from the start.
 TEST_P(BucketTableTest, PacksWhenItIsLarge) {
@@ -355,7 +386,7 @@ TEST_P(BucketTableTest, AShrinkThatDoesNotFitChangesNothing) {
   const std::map<ChainHash, SetId> content = Content();
   {
     const EpochDomain::Pin pin(&epochs_);
-    table_->ShrinkSegment(0, GetParam());
+    table_->ShrinkSegment(0, content.size(), GetParam());
     EXPECT_EQ(table_->capacity(), buckets * Bucket::kEntries);
     for (const ChainHash hash : crowd) {
       EXPECT_FALSE(table_->PlaceToRead(hash).home->IsLocked()) << "or writers would wait for ever";

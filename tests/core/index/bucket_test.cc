@@ -1,9 +1,11 @@
 #include "core/index/bucket.h"
 
 #include <atomic>
+#include <memory>
 #include <thread>
 #include <vector>
 
+#include "core/base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -34,6 +36,35 @@ TEST(BucketTest, TakesFindsAndFrees) {
   bucket->set[2].store(kEmptySet);
   EXPECT_EQ(bucket->Find(102), kEmptySet);
   EXPECT_EQ(bucket->FreeEntry(), 2);
+}
+
+// Hashes of few different halves, so that most that differ are half the same, and sets and control
+// words that are zero as often as not.
+TEST(BucketTest, LooksAtAllEntriesAsAtEachByItself) {
+  const std::unique_ptr<Bucket> bucket(NewBucket());
+  Random random(4);
+  const auto hash = [&] { return random.Below(3) << 32 | random.Below(3); };
+  int found = 0;
+  for (int round = 0; round < 20'000; ++round) {
+    for (auto& entry : bucket->hash) entry.store(hash());
+    for (auto& entry : bucket->set) entry.store(static_cast<SetId>(random.Below(2) << 31));
+    bucket->control.store(static_cast<std::uint32_t>(random.Below(2)));
+    const ChainHash wanted = hash();
+    int naming = Bucket::kEntries;
+    int free = -1;
+    for (int i = Bucket::kEntries; i-- > 0;) {
+      if (bucket->hash[i] == wanted) naming = i;
+      if (bucket->set[i] == kEmptySet) free = i;
+    }
+    ASSERT_EQ(bucket->FirstNaming(wanted), naming);
+    ASSERT_EQ(bucket->FreeEntry(), free);
+    found += static_cast<int>(naming < Bucket::kEntries);
+  }
+  EXPECT_GT(found, 5'000);
+  bucket->control.store(~0u);
+  bucket->Clear();
+  EXPECT_EQ(bucket->control, 0u);
+  for (const auto& entry : bucket->set) EXPECT_EQ(entry, kEmptySet);
 }
 
 TEST(BucketTest, TheControlWordKeepsItsPartsApart) {

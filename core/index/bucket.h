@@ -71,21 +71,10 @@ struct alignas(64) Bucket {
   static constexpr std::uint32_t kFilterMask = 0xFFu << kFilterShift;
   static constexpr std::uint32_t kVersionMask = (1u << kFilterShift) - 1;
 
+  // All zero in a new bucket: no entry is in use. Hashes of free entries mean nothing.
   std::atomic<std::uint64_t> hash[kEntries];
   std::atomic<SetId> set[kEntries];
   std::atomic<std::uint32_t> control;
-
-  // Before the bucket is shared. Hashes of free entries mean nothing.
-  void Clear() {
-#ifdef WARMPATH_BUCKET_SSE2
-    auto* const lanes = reinterpret_cast<__m128i*>(this);
-    _mm_storel_epi64(reinterpret_cast<__m128i*>(&set[0]), _mm_setzero_si128());
-    _mm_store_si128(lanes + 3, _mm_setzero_si128());
-#else
-    for (auto& id : set) id.store(kEmptySet, std::memory_order_relaxed);
-    control.store(0, std::memory_order_relaxed);
-#endif
-  }
 
   // The entry's (hash, set), as they were at one moment. The set is kEmptySet if it was free.
   struct Entry {

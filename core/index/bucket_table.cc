@@ -147,7 +147,7 @@ BucketTable::Segment* BucketTable::NewSegment(std::uint32_t pages, int depth, Me
   segment->limit = Limit(pages, now);
   segment->away_limit = static_cast<std::int32_t>(segment->home_buckets * now.max_away);
   Bucket* const buckets = segment->buckets();
-  for (std::uint32_t i = 0; i < segment->all_buckets(); ++i) (new (buckets + i) Bucket)->Clear();
+  for (std::uint32_t i = 0; i < segment->all_buckets(); ++i) new (buckets + i) Bucket;
   capacity_.fetch_add(segment->room(), std::memory_order_relaxed);
   return segment;
 }

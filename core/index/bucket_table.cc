@@ -217,16 +217,15 @@ BucketTable::Resize BucketTable::Grow(Entry entry, ChainHash hash, MemoryUse use
 bool BucketTable::HalfEmpty(Segment* segment) {
   constexpr std::uint32_t kSample = 64;  // buckets, of which chance makes a tenth of a difference
   const std::uint32_t step = std::max(segment->home_buckets / kSample, 1u);
-  std::int32_t room = 0;
-  std::int32_t used = 0;
+  std::uint64_t room = 0;
+  std::uint64_t used = 0;
   for (std::uint32_t i = 0; i < segment->home_buckets; i += step) {
     room += Bucket::kEntries;
     for (const auto& id : segment->buckets()[i].set) {
-      used += static_cast<std::int32_t>(id.load(std::memory_order_relaxed) != kEmptySet);
+      used += static_cast<std::uint64_t>(id.load(std::memory_order_relaxed) != kEmptySet);
     }
   }
-  return used * 2 * static_cast<std::int64_t>(segment->room()) <
-         std::int64_t{segment->limit} * room;
+  return 2 * used * segment->room() < static_cast<std::uint64_t>(segment->limit) * room;
 }
 
 void BucketTable::ShrinkSegment(std::uint64_t position, std::size_t entries, Writing mode) {

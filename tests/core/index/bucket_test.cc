@@ -104,6 +104,7 @@ TEST(BucketTest, ReadersNeverSeeATornEntry) {
   });
   while (!writing) std::this_thread::yield();
   std::vector<std::thread> readers;
+  readers.reserve(2);
   std::atomic<int> torn{0};
   std::atomic<int> found{0};
   for (int r = 0; r < 2; ++r) {

@@ -38,13 +38,13 @@ inline constexpr SetId kEmptySet = 0;
 //                                              holding the lock of H's home bucket
 //
 // A writer that is alone holds all locks without taking them. All stores release, all loads
-// acquire. A reader loads version, set, hash, version in this order and goes by the pair if the
-// versions agree. Why that is sound: say the set was read in one tenancy and the hash in another.
-// The hash's cannot be the older one, since reading the set acquired every store of its tenancy's
-// start. So it is the younger one, and its start, version first, came after the set's tenancy had
-// ended with set = 0. Had the first load of the version seen that start, the load of the set would
-// have seen 0 or something younger; had it not, the second one does, because reading the hash
-// acquired it. The versions disagree.
+// acquire (or do what comes to the same, see FirstNaming). A reader loads version, set, hash,
+// version in this order and goes by the pair if the versions agree. Why that is sound: say the set
+// was read in one tenancy and the hash in another. The hash's cannot be the older one, since
+// reading the set acquired every store of its tenancy's start. So it is the younger one, and its
+// start, version first, came after the set's tenancy had ended with set = 0. Had the first load of
+// the version seen that start, the load of the set would have seen 0 or something younger; had it
+// not, the second one does, because reading the hash acquired it. The versions disagree.
 //
 // Readers thus repeat only when a writer has completed something, and no store that they could
 // see half of exists: a writer that is descheduled holding the lock delays writers alone.
@@ -94,9 +94,10 @@ struct alignas(64) Bucket {
   // The first entry that names `key`, kEntries if there is none. A free entry may name it, too.
   // Without branches: which entry it is cannot be predicted.
   //
-  // By vectors, this may be wrong in the language's eyes, but not in those of an x86 processor: it
-  // reads each aligned hash at one moment, and all loads in order. An entry that is found is read
-  // again by its own rules.
+  // By vectors, loads are not atomic in the language's eyes. An x86 processor reads each aligned
+  // hash of a vector at one moment, and loads in order; the signal fence keeps the compiler from
+  // moving them past later ones. So whoever finds nothing has acquired what five loads would have;
+  // an entry that is found is read again by its own rules.
   int FirstNaming(ChainHash key) const {
 #ifdef WARMPATH_BUCKET_SSE2
     // Equal halves of hashes, two bits for each: those of entry i are bits 2 i and 2 i + 1.
@@ -108,6 +109,7 @@ struct alignas(64) Bucket {
     const __m128i packed =
         _mm_packs_epi16(_mm_packs_epi32(of_0_1, of_2_3), _mm_packs_epi32(of_4, of_4));
     const auto halves = static_cast<std::uint32_t>(_mm_movemask_epi8(packed));
+    std::atomic_signal_fence(std::memory_order_acquire);
     return std::countr_zero((halves & (halves >> 1) & 0x155) | (1u << (2 * kEntries))) / 2;
 #else
     const auto prefer = [&](int i, int other) {
@@ -172,6 +174,7 @@ struct alignas(64) Bucket {
                                            _mm_cmpeq_epi32(_mm_load_si128(lanes + 3), zero));
     // Bits 0 and 1 are the last hash, 7 is the control word.
     const auto words = static_cast<std::uint32_t>(_mm_movemask_epi8(_mm_packs_epi16(packed, zero)));
+    std::atomic_signal_fence(std::memory_order_acquire);
     const std::uint32_t free = (words >> 2) & ((1u << kEntries) - 1);
     return free == 0 ? -1 : std::countr_zero(free);
 #else
@@ -219,7 +222,7 @@ struct alignas(64) Bucket {
   // Whether an entry of `key`, whose home this is, may lie in a later bucket.
   bool MayLieLater(ChainHash key) const { return MayLieLater(Control(), key); }
   static bool MayLieLater(std::uint32_t control_word, ChainHash key) {
-    return ((control_word >> (kFilterShift + key % 8)) & 1) != 0;
+    return ((control_word >> FilterShift(key)) & 1) != 0;
   }
   static bool SameVersion(std::uint32_t control_word, std::uint32_t other) {
     return ((control_word ^ other) & kVersionMask) == 0;
@@ -248,11 +251,13 @@ struct alignas(64) Bucket {
 #endif
     return number;
   }
-  static std::uint32_t FilterBit(ChainHash key) { return 1u << (kFilterShift + key % 8); }
+  static int FilterShift(ChainHash key) { return kFilterShift + static_cast<int>(key % 8); }
+  static std::uint32_t FilterBit(ChainHash key) { return 1u << FilterShift(key); }
 };
 static_assert(sizeof(Bucket) == 64);
 // What the vectors take for granted.
 static_assert(offsetof(Bucket, set) == 40 && offsetof(Bucket, control) == 60);
+#undef WARMPATH_BUCKET_SSE2
 
 }  // namespace warmpath::index_internal
 

@@ -144,7 +144,7 @@ BucketTable::Segment* BucketTable::NewSegment(std::uint32_t pages, int depth, Me
   segment->depth = depth;
   segment->home_buckets = HomeBuckets(pages, kTailBuckets);
   const Packing& now = packing();
-  segment->limit = Limit(pages, now);
+  segment->full_entries = FullEntries(pages, now);
   segment->away_limit = static_cast<std::int32_t>(segment->home_buckets * now.max_away);
   Bucket* const buckets = segment->buckets();
   for (std::uint32_t i = 0; i < segment->all_buckets(); ++i) new (buckets + i) Bucket;
@@ -170,7 +170,7 @@ BucketTable::Directory* BucketTable::NewDirectory(int depth, MemoryUse use) {
   return directory;
 }
 
-std::int32_t BucketTable::Limit(std::uint32_t pages, const Packing& packing) {
+std::int32_t BucketTable::FullEntries(std::uint32_t pages, const Packing& packing) {
   return static_cast<std::int32_t>(HomeBuckets(pages, kTailBuckets) * Bucket::kEntries *
                                    packing.max_load);
 }
@@ -188,18 +188,20 @@ std::uint32_t BucketTable::PagesFor(double entries, std::uint64_t mixed, int dep
     const auto whole = static_cast<std::uint32_t>(size);
     return whole > 8 ? (whole + 1) / 2 * 2 : whole;
   };
-  while (pages() <= more_than || Limit(pages(), packing) < entries) size *= packing.growth;
+  while (pages() <= more_than || FullEntries(pages(), packing) < entries) size *= packing.growth;
   return pages();
 }
 
 BucketTable::Resize BucketTable::Grow(Entry entry, ChainHash hash, MemoryUse use, Writing mode) {
   const std::uint64_t mixed = Mix(hash);
   Segment* const old = SegmentOf(entry);
-  if (HalfEmpty(old)) {
+  const double estimate = EstimateEntries(old);
+  if (estimate * 2 < old->full_entries) {
     // Crowded buckets in a half-empty segment are not what growth can help.
     return old->replacing.load(std::memory_order_acquire) != 0 ? Resize::kRaced : Resize::kNoMemory;
   }
-  const double entries = old->limit;
+  // Many more where growth was refused for long. Else the estimate would only add chance.
+  const double entries = estimate > old->full_entries * 1.1 ? estimate : old->full_entries;
   const Packing& now = packing();
   const std::uint32_t pages = PagesFor(entries, mixed, old->depth, old->pages + 1, now);
   if (pages <= kMaxPages) return Replace(old, mixed, pages, 0, use, mode);
@@ -214,24 +216,24 @@ BucketTable::Resize BucketTable::Grow(Entry entry, ChainHash hash, MemoryUse use
   return Replace(old, mixed, pages_for_half(mixed & ~bit), pages_for_half(mixed | bit), use, mode);
 }
 
-bool BucketTable::HalfEmpty(Segment* segment) {
-  constexpr std::uint32_t kSample = 64;  // buckets, of which chance makes a tenth of a difference
+double BucketTable::EstimateEntries(Segment* segment) {
+  constexpr std::uint32_t kSample = 64;  // buckets; chance makes a few percent of difference
   const std::uint32_t step = std::max(segment->home_buckets / kSample, 1u);
-  std::uint64_t room = 0;
-  std::uint64_t used = 0;
+  int room = 0;
+  int used = 0;
   for (std::uint32_t i = 0; i < segment->home_buckets; i += step) {
     room += Bucket::kEntries;
     for (const auto& id : segment->buckets()[i].set) {
-      used += static_cast<std::uint64_t>(id.load(std::memory_order_relaxed) != kEmptySet);
+      used += static_cast<int>(id.load(std::memory_order_relaxed) != kEmptySet);
     }
   }
-  return 2 * used * segment->room() < static_cast<std::uint64_t>(segment->limit) * room;
+  return static_cast<double>(segment->room()) * used / room;
 }
 
 void BucketTable::ShrinkSegment(std::uint64_t position, std::size_t entries, Writing mode) {
   Segment* const old = SegmentOf(EntryFor(position));
   const auto held = static_cast<double>(entries);
-  if (old->pages == 1 || held > old->limit * kShrinkLoad) return;
+  if (old->pages == 1 || held > old->full_entries * kShrinkLoad) return;
   const std::uint32_t pages = PagesFor(held * 1.1, position, old->depth, 0, packing());
   if (pages < old->pages) Replace(old, position, pages, 0, MemoryUse::kRemoval, mode);
 }
@@ -270,7 +272,7 @@ BucketTable::Resize BucketTable::Replace(Segment* old, std::uint64_t mixed,
       return Resize::kNoMemory;
     }
     if (!frozen) {
-      // From here on no writer changes the segment. Rising order, as in Insert: a writer that
+      // From here on no writer changes the segment. Rising order, as in InsertLater: a writer that
       // holds a home bucket can always finish.
       for (std::uint32_t i = 0; i < old->all_buckets(); ++i) {
         if (mode == Writing::kAlone) {

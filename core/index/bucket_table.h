@@ -145,9 +145,11 @@ class BucketTable {
   static constexpr int kPhaseBits = 5;
   // How segments are made.
   struct Packing {
-    double max_load;  // share of the entries in use at which a segment grows
-    double max_away;  // entries away from home for each home bucket, at this load
-    double growth;    // to how many times its size
+    double max_load;  // share of the entries in use at which a segment grows, about
+    // What decides it: entries away from home for each home bucket. Those of random hashes at
+    // max_load, measured while a segment of 1,000 buckets fills; the two belong together.
+    double max_away;
+    double growth;  // to how many times its size
   };
   // Copies and entries away from home cost a writer a third of its time when memory is used well.
   // In a small table that is not worth it; in a large one it is, up to this load.
@@ -156,21 +158,28 @@ class BucketTable {
   static constexpr double kShrinkLoad = 0.4;
 
   struct alignas(64) Segment {
-    // Entries away from home. Counted without atomic addition, which would be a quarter of the
-    // price of a store: writers that meet lose a count once in a long while. It decides when to
-    // grow and is exact again in every copy.
-    std::atomic<std::int32_t> away{0};
-    std::int32_t away_limit = 0;              // at which it grows
+    std::atomic<std::int32_t> away{0};        // entries away from home
+    std::int32_t away_limit = 0;              // at more it grows
     std::atomic<std::uint32_t> replacing{0};  // 1 from the start of a replacement on
     std::uint32_t home_buckets = 0;
     std::uint32_t pages = 0;
-    std::int32_t limit = 0;  // entries that it holds then, about
-    int depth = 0;           // leading bits of the mixed hash that all its entries share
+    std::int32_t full_entries = 0;  // entries that it holds when it grows, about
+    int depth = 0;                  // leading bits of the mixed hash that all its entries share
 
+    template <Writing kMode>
     std::int32_t CountAway(std::int32_t change) {
+      if constexpr (kMode == Writing::kShared) {
+        return away.fetch_add(change, std::memory_order_relaxed) + change;
+      }
       const std::int32_t now = away.load(std::memory_order_relaxed) + change;
       away.store(now, std::memory_order_relaxed);
       return now;
+    }
+    // After one more entry away from home made them so many. A growth that was refused is tried
+    // again some entries later: the attempt is not free.
+    bool ShouldGrow(std::int32_t now_away) const {
+      constexpr std::int32_t kBetweenAttempts = 16;
+      return now_away > away_limit && (now_away - away_limit) % kBetweenAttempts == 1;
     }
     std::uint64_t room() const { return std::uint64_t{home_buckets} * Bucket::kEntries; }
     Bucket* buckets() { return reinterpret_cast<Bucket*>(this + 1); }
@@ -263,8 +272,8 @@ class BucketTable {
   const Packing& packing() const {
     return capacity() * sizeof(Bucket) / Bucket::kEntries < roomy_bytes_ ? kRoomy : kPacked;
   }
-  // Entries at which a segment of so many pages grows.
-  static std::int32_t Limit(std::uint32_t pages, const Packing& packing);
+  // Entries that a segment of so many pages holds when it grows, about.
+  static std::int32_t FullEntries(std::uint32_t pages, const Packing& packing);
   // The least size for so many entries among those that the segment with these leading bits may
   // have, above `more_than` pages.
   static std::uint32_t PagesFor(double entries, std::uint64_t mixed, int depth,
@@ -273,8 +282,8 @@ class BucketTable {
   enum class Resize { kDone, kRaced, kNoMemory };
   // Makes room in the segment of `entry`, which covers `hash`.
   Resize Grow(Entry entry, ChainHash hash, MemoryUse use, Writing mode);
-  // Whether it holds less than half as much as one that grows should. Looks at a part of it.
-  static bool HalfEmpty(Segment* segment);
+  // How many entries it holds, by a look at some of its buckets.
+  static double EstimateEntries(Segment* segment);
   // Copies the frozen `old` into one segment or, if it is split, two.
   template <bool kSplit>
   bool CopyInto(Segment* old, Segment* first, Segment* second) const;
@@ -332,10 +341,10 @@ template <Writing kMode, typename Transition>
       bucket->set[slot].store(kEmptySet, std::memory_order_release);
       if (bucket != home) {
         if (bucket == home + home->Reach()) LowerReach(place, home->Reach());
-        SegmentOf(place.entry)->CountAway(-1);
+        SegmentOf(place.entry)->template CountAway<kMode>(-1);
       } else if (home->Reach() > 0) {
         MoveBack(place, slot);
-        SegmentOf(place.entry)->CountAway(-1);
+        SegmentOf(place.entry)->template CountAway<kMode>(-1);
       }
       Unlock<kMode>(home);
       return {Outcome::kErased, before, after};
@@ -347,7 +356,7 @@ template <Writing kMode, typename Transition>
     }
     if (InsertLater<kMode>(home, hash, after)) {
       Segment* const segment = SegmentOf(place.entry);
-      const bool full = segment->CountAway(1) > segment->away_limit;
+      const bool full = segment->ShouldGrow(segment->template CountAway<kMode>(1));
       Unlock<kMode>(home);
       if (full) Grow(place.entry, hash, use, kMode);
       return {Outcome::kInserted, before, after};

@@ -141,20 +141,21 @@ void Sweeper::Walk(std::size_t* budget) {
     if (sets_->Marked(id) && !sets_->Outdated(id)) return;
     if (Translate(id) != id) to_change_.push_back(hash);
   });
+  std::size_t erased = 0;
   for (std::span<const ChainHash> rest = to_change_; !rest.empty();) {
     const auto some = rest.first(std::min(rest.size(), kChangesPerPass));
     rest = rest.subspan(some.size());
     const WriterGate::Pass pass(table_->gate());
     if (pass.mode() == Writing::kAlone) {
-      Change<Writing::kAlone>(some);
+      erased += Change<Writing::kAlone>(some);
     } else {
-      Change<Writing::kShared>(some);
+      erased += Change<Writing::kShared>(some);
     }
   }
   *budget -= std::min(*budget, visited + to_change_.size() + 1);
   {
     const WriterGate::Pass pass(table_->gate());
-    table_->ShrinkSegment(position_, visited, pass.mode());
+    table_->ShrinkSegment(position_, visited - std::min(visited, erased), pass.mode());
   }
   position_ = next;
   if (next != 0) return;
@@ -168,8 +169,8 @@ void Sweeper::Walk(std::size_t* budget) {
 }
 
 template <Writing kMode>
-void Sweeper::Change(std::span<const ChainHash> hashes) {
-  std::int64_t erased = 0;
+std::size_t Sweeper::Change(std::span<const ChainHash> hashes) {
+  std::size_t erased = 0;
   for (const ChainHash hash : hashes) {
     const auto update = table_->Apply<kMode>(
         table_->PlaceToWrite(hash), hash, MemoryUse::kRemoval,
@@ -177,7 +178,8 @@ void Sweeper::Change(std::span<const ChainHash> hashes) {
     if (update.outcome == BucketTable::Outcome::kErased) ++erased;
     if (update.outcome == BucketTable::Outcome::kNoMemory) complete_ = false;
   }
-  table_->AddEntries(-erased);
+  table_->AddEntries(-static_cast<std::int64_t>(erased));
+  return erased;
 }
 
 void Sweeper::End() {

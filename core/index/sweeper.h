@@ -77,7 +77,7 @@ class Sweeper {
   void Walk(std::size_t* budget);
   // Brings the entries of these hashes up to date.
   template <Writing kMode>
-  void Change(std::span<const ChainHash> hashes);
+  std::size_t Change(std::span<const ChainHash> hashes);
   void End();
   // Moves to `phase`, to be entered when all pins held now are gone.
   void Await(Phase phase);

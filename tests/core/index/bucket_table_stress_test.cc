@@ -159,5 +159,58 @@ TEST(BucketTableStressTest, NothingThatWasTakenIsLostAtTheBound) {
   }
 }
 
+// Several writers of one segment, none of which makes it grow. If they lost count of what lies away
+// from home, it would grow too late or too early afterwards.
+TEST(BucketTableStressTest, WritersOfOneSegmentKeepCount) {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  constexpr int kChanges = 100'000;
+#else
+  constexpr int kChanges = 1'500'000;
+#endif
+  MemoryAccount account(0);
+  EpochDomain epochs;
+  PageArena pages(std::size_t{1} << 34, &account, kRoomyBytes);
+  BucketTable table(12345, &pages, &epochs, kRoomyBytes);
+  Random random(3);
+  const auto set = [&](ChainHash hash, SetId id) {
+    const EpochDomain::Pin pin(&epochs);
+    return table
+        .Apply<Writing::kShared>(table.PlaceToWrite(hash), hash, MemoryUse::kStore,
+                                 [=](SetId) { return id; })
+        .outcome;
+  };
+  std::size_t entries = 0;
+  const auto load = [&] {
+    return static_cast<double>(entries) / static_cast<double>(table.capacity());
+  };
+  // The one segment has grown for the last time, and has room for what chance may bring.
+  while (table.capacity() < 2500 || load() < 0.65) {
+    ASSERT_EQ(set(random(), 1), BucketTable::Outcome::kInserted);
+    ++entries;
+  }
+  const std::uint64_t capacity = table.capacity();
+  std::vector<std::thread> writers;
+  writers.reserve(kWriters);
+  for (int number = 0; number < kWriters; ++number) {
+    writers.emplace_back([&, number] {
+      Random mine(static_cast<std::uint64_t>(100 + number));
+      for (int i = 0; i < kChanges; ++i) {
+        const ChainHash hash = mine();
+        ASSERT_EQ(set(hash, 1), BucketTable::Outcome::kInserted);
+        ASSERT_EQ(set(hash, kEmptySet), BucketTable::Outcome::kErased);
+      }
+    });
+  }
+  for (auto& writer : writers) writer.join();
+  ASSERT_EQ(table.capacity(), capacity);
+  double full = 0;
+  for (; table.capacity() == capacity; ++entries) {
+    full = load();
+    ASSERT_EQ(set(random(), 1), BucketTable::Outcome::kInserted);
+  }
+  EXPECT_GT(full, 0.70);
+  EXPECT_LT(full, 0.77);
+}
+
 }  // namespace
 }  // namespace warmpath::index_internal

@@ -287,6 +287,10 @@ TEST_P(BucketTableTest, StaysAboutAsFullUnderChurn) {
     EXPECT_GT(full, roomy_bytes == 0 ? 0.68 : 0.53);
     EXPECT_LT(full, roomy_bytes == 0 ? 0.73 : 0.58);
     EXPECT_GT(load(), roomy_bytes == 0 ? 0.61 : 0.48);
+    // Nor may it forget to grow.
+    for (int i = 0; i < 100'000; ++i) Set(hashes.emplace_back(random()), 1);
+    EXPECT_GT(load(), roomy_bytes == 0 ? 0.65 : 0.45);
+    EXPECT_LT(load(), roomy_bytes == 0 ? 0.75 : 0.60);
   }
 }
 

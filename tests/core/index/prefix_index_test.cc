@@ -262,6 +262,23 @@ TEST_F(PrefixIndexTest, Fault13_MemoryFallsWhenBlocksGo) {
   EXPECT_LT(index_->Stats().bytes, std::uint64_t{3} << 20);
 }
 
+// The sweep itself removes these, and must notice that it has.
+TEST_F(PrefixIndexTest, Fault13_MemoryFallsWhenAWorkerLeaves) {
+  const Slot leaving = *index_->OpenSlot();
+  const Slot staying = *index_->OpenSlot();
+  Random random(6);
+  std::vector<ChainHash> hashes(200'000);
+  for (ChainHash& hash : hashes) hash = random();
+  index_->Apply(leaving, Tier::kGpu, {}, hashes);
+  index_->Apply(staying, Tier::kGpu, {}, std::span(hashes).first(10'000));
+  Settle(index_.get());
+  const std::uint64_t full = index_->Stats().bytes;
+  index_->CloseSlot(leaving);
+  Settle(index_.get());
+  EXPECT_EQ(index_->Stats().blocks, 10'000u);
+  EXPECT_LT(index_->Stats().bytes, full / 4);
+}
+
 TEST(PrefixIndexBoundTest, Fault13_StoresAreRefusedAtTheBoundAndRemovalsGoOn) {
   constexpr std::uint64_t kBound = std::uint64_t{8} << 20;
   const auto index = CreateIndex({.bound_bytes = kBound});

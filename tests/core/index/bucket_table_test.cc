@@ -291,6 +291,13 @@ TEST_P(BucketTableTest, StaysAboutAsFullUnderChurn) {
     for (int i = 0; i < 100'000; ++i) Set(hashes.emplace_back(random()), 1);
     EXPECT_GT(load(), roomy_bytes == 0 ? 0.65 : 0.45);
     EXPECT_LT(load(), roomy_bytes == 0 ? 0.75 : 0.60);
+    int reach = 0;
+    for (const ChainHash hash : hashes) {
+      reach = std::max(reach, table_->PlaceToRead(hash).home->Reach());
+    }
+    if (roomy_bytes > 0) {
+      EXPECT_LT(reach, 16) << "segments grew only when there was no room at all";
+    }
   }
 }
 

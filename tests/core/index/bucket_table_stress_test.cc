@@ -10,15 +10,12 @@
 #include "core/base/random.h"
 #include "core/index/bucket_table.h"
 #include "gtest/gtest.h"
+#include "tests/testing/sanitizers.h"
 
 namespace warmpath::index_internal {
 namespace {
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr int kRounds = 60;
-#else
-constexpr int kRounds = 400;
-#endif
+constexpr int kRounds = testing::kSanitized ? 60 : 400;
 constexpr int kWriters = 3;
 constexpr std::uint64_t kRoomyBytes = std::uint64_t{1} << 20;
 
@@ -162,11 +159,7 @@ TEST(BucketTableStressTest, NothingThatWasTakenIsLostAtTheBound) {
 // Several writers of one segment, none of which makes it grow. If they lost count of what lies away
 // from home, it would grow too late or too early afterwards.
 TEST(BucketTableStressTest, WritersOfOneSegmentKeepCount) {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  constexpr int kChanges = 100'000;
-#else
-  constexpr int kChanges = 1'500'000;
-#endif
+  constexpr int kChanges = testing::kSanitized ? 100'000 : 1'500'000;
   MemoryAccount account(0);
   EpochDomain epochs;
   PageArena pages(std::size_t{1} << 34, &account, kRoomyBytes);

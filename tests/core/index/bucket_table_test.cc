@@ -1,5 +1,6 @@
 #include "core/index/bucket_table.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -11,6 +12,7 @@
 #include "core/base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/sanitizers.h"
 
 namespace warmpath::index_internal {
 namespace {
@@ -176,11 +178,7 @@ TEST_P(BucketTableTest, AnEntryThatMovesDuringAWalkIsVisited) {
 // at the home bucket's version again misses it a thousand times.)
 TEST_P(BucketTableTest, ReadersNeverMissAnEntryThatMoves) {
   constexpr std::uint64_t kHome = 0x80000000;
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  constexpr std::uint64_t kMoves = 20'000;
-#else
-  constexpr std::uint64_t kMoves = 300'000;
-#endif
+  constexpr std::uint64_t kMoves = testing::kSanitized ? 20'000 : 300'000;
   std::vector<ChainHash> others;
   for (std::uint64_t i = 0; i < Bucket::kEntries; ++i) {
     others.push_back(HashMixedTo(i << 32 | kHome));
@@ -265,11 +263,7 @@ TEST_P(BucketTableTest, GrowsInSmallSteps) {
 // Segments grow by what lies away from home, which churn brings up and down: it must not make them
 // grow for ever. (Chance alone makes some grow.)
 TEST_P(BucketTableTest, StaysAboutAsFullUnderChurn) {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  constexpr int kChanges = 200'000;
-#else
-  constexpr int kChanges = 2'000'000;
-#endif
+  constexpr int kChanges = testing::kSanitized ? 200'000 : 2'000'000;
   for (const std::uint64_t roomy_bytes : {std::uint64_t{0}, BucketTable::kRoomyBytes}) {
     Rebuild(/*bound=*/0, roomy_bytes);
     Random random(9);

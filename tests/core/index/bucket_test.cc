@@ -8,6 +8,7 @@
 #include "core/base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/sanitizers.h"
 
 namespace warmpath::index_internal {
 namespace {
@@ -86,11 +87,7 @@ TEST(BucketTest, TheControlWordKeepsItsPartsApart) {
 TEST(BucketTest, ReadersNeverSeeATornEntry) {
   const auto bucket = std::make_unique<Bucket>();
   constexpr ChainHash kHashes = 4;
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  constexpr int kReads = 200'000;
-#else
-  constexpr int kReads = 10'000'000;
-#endif
+  constexpr int kReads = testing::kSanitized ? 200'000 : 10'000'000;
   std::atomic<bool> stop{false};
   std::atomic<bool> writing{false};
   std::thread writer([&] {

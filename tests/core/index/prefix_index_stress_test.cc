@@ -20,6 +20,7 @@
 #include "core/index/index.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/sanitizers.h"
 
 namespace warmpath {
 namespace {
@@ -29,11 +30,7 @@ constexpr std::uint32_t kChains = 48;
 constexpr std::uint32_t kChainBlocks = 64;
 
 // The sanitizer makes everything about ten times slower.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr int kRounds = 150;
-#else
-constexpr int kRounds = 1500;
-#endif
+constexpr int kRounds = testing::kSanitized ? 150 : 1500;
 
 ChainHash BlockHash(std::uint32_t family, std::uint32_t chain, std::uint32_t block) {
   // Chains of one family share their first blocks, so that sets grow large there.

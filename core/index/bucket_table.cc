@@ -116,7 +116,7 @@ std::uint32_t BucketTable::WithHome(const Bucket& bucket, Place place) const {
   return bits;
 }
 
-void BucketTable::MoveBack(Place place, std::ptrdiff_t slot) const {
+void BucketTable::MoveBack(Place place, int slot) const {
   Bucket* const home = place.home;
   // The farthest: there is one, and it is the dearest to find.
   const int reach = home->Reach();

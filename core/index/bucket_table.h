@@ -253,7 +253,7 @@ class BucketTable {
   static bool InsertLater(Bucket* home, ChainHash hash, SetId id);
   struct Found {
     Bucket* bucket;
-    std::ptrdiff_t slot;  // -1 if it is nowhere
+    int slot;  // -1 if it is nowhere
   };
   // REQUIRES: `home` locked. Looks for the entry in the buckets after it.
   static Found LocateLater(ChainHash hash, Bucket* home);
@@ -261,7 +261,7 @@ class BucketTable {
   std::uint32_t WithHome(const Bucket& bucket, Place place) const;
   // REQUIRES: the home bucket locked, its reach not 0, and its entry `slot` free. Moves an entry
   // back to it.
-  void MoveBack(Place place, std::ptrdiff_t slot) const;
+  void MoveBack(Place place, int slot) const;
   // REQUIRES: the home bucket locked; none of its entries lies past distance `reach`.
   void LowerReach(Place place, int reach) const;
 
@@ -325,7 +325,7 @@ template <Writing kMode, typename Transition>
     Found found = {home, home->Locate(hash)};
     if (found.slot < 0 && home->MayLieLater(hash)) found = LocateLater(hash, home);
     Bucket* const bucket = found.bucket;
-    const std::ptrdiff_t slot = found.slot;
+    const int slot = found.slot;
     const SetId before = slot < 0 ? kEmptySet : bucket->set[slot].load(std::memory_order_relaxed);
     const SetId after = transition(before);
     if (after == before || after == kNoSet) {

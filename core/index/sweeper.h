@@ -75,7 +75,7 @@ class Sweeper {
   void Begin();
   void ClearMarks();
   void Walk(std::size_t* budget);
-  // Brings the entries of these hashes up to date.
+  // Brings the entries of these hashes up to date. How many of them are gone then.
   template <Writing kMode>
   std::size_t Change(std::span<const ChainHash> hashes);
   void End();
